@@ -1,0 +1,117 @@
+"""Crash-safe files: everything is written beside its place and renamed into it.
+
+A process that is killed at any moment leaves the old file or folder, or the new one, and at worst a hidden
+`.NAME.partial-PID` beside it, which the next writer of the same place removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["new_file", "new_folder", "remove_leftovers"]
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+@contextlib.contextmanager
+def new_file(target: Path) -> Iterator[Path]:
+    """Yield a path to write to; on success it takes the place of `target` in one step, on error it vanishes."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(target)
+    partial = _partial(target)
+    try:
+        yield partial
+        _flush(partial)
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+    _flush(target.parent)
+
+
+@contextlib.contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """Yield an empty folder to fill; on success it takes the place of `target` in one step, on error it vanishes."""
+    target = Path(os.path.abspath(target))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(target)
+    partial = _partial(target)
+    partial.mkdir()
+    try:
+        yield partial
+        for path in sorted(partial.rglob("*")):
+            _flush(path)
+        _flush(partial)
+        if target.exists():
+            _exchange(partial, target)
+        else:
+            os.rename(partial, target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    _flush(target.parent)
+
+
+def remove_leftovers(target: Path) -> None:
+    """Remove what writers of `target` that no longer live have left beside it."""
+    aside = _aside(target)
+    if aside.exists() and not target.exists():
+        os.rename(aside, target)
+    for path in target.parent.glob(f".{target.name}.partial-*"):
+        process = path.name.rpartition("-")[2]
+        if process.isdigit() and int(process) != os.getpid() and _alive(int(process)):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _partial(target: Path) -> Path:
+    return target.with_name(f".{target.name}.partial-{os.getpid()}")
+
+
+def _aside(target: Path) -> Path:
+    """Where the old folder waits between two renames."""
+    return target.with_name(f".{target.name}.old")
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _flush(path: Path) -> None:
+    """Push a file or folder to the disk, where the system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _exchange(new: Path, old: Path) -> None:
+    """Swap two folders in one step where the system can (Linux); elsewhere by two renames, quickly."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        swap = getattr(libc, "renameat2", None)
+        if swap is not None:
+            names = os.fsencode(new), os.fsencode(old)
+            if swap(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
+                return
+    aside = _aside(old)
+    shutil.rmtree(aside, ignore_errors=True)
+    os.rename(old, aside)
+    os.rename(new, old)
+    shutil.rmtree(aside, ignore_errors=True)

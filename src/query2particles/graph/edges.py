@@ -1,0 +1,143 @@
+"""The edges of one nested level of a graph: immutable sorted arrays.
+
+Every fact (h, r, t) is stored as two edges, (h, 2r, t) and (t, 2r + 1, h), so that the neighbours in either direction
+are one slice. Edges are sorted by head, relation, tail and cut into *rows*, one for each distinct (head, relation):
+
+    keys[row] = head · R + relation          tails[offsets[row] : offsets[row + 1]] = its tails, ascending
+
+with R the number of directed relations. `matrix` is the same as a sparse matrix (rows, entities): a projection of many
+sets at once is one product with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+__all__ = ["Edges", "Ints"]
+
+Ints: TypeAlias = npt.NDArray[np.integer[Any]]
+
+_TABLE_CELLS = 1 << 26
+"""Up to this many (entity, relation) cells, a table of 4-byte rows answers bulk look-ups; beyond, bisection does."""
+
+_BULK = 20_000
+"""Fewer look-ups than this are not worth building the table for."""
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """All edges of one level, both directions."""
+
+    entities: int
+    relations: int  # directed: twice the stored ones
+    keys: npt.NDArray[np.int64]  # (rows,) ascending
+    offsets: Ints  # (rows + 1,)
+    tails: npt.NDArray[np.int32]  # (edges,)
+
+    @staticmethod
+    def of(heads: Ints, relations: Ints, tails: Ints, *, entity_count: int, relation_count: int) -> Edges:
+        """The edges of these facts, relations as stored (0 … relation_count − 1); repeated facts count once."""
+        directed = 2 * relation_count
+        forward = relations.astype(np.int64) * 2
+        keys = np.concatenate([heads * np.int64(directed) + forward, tails * np.int64(directed) + forward + 1])
+        ends = np.concatenate([tails, heads]).astype(np.int32)
+        if entity_count * entity_count * directed < 2**63:
+            packed = keys * entity_count
+            packed += ends
+            packed.sort()
+            if len(packed):
+                packed = packed[np.concatenate([[True], packed[1:] != packed[:-1]])]
+            keys, ends = np.divmod(packed, max(entity_count, 1))
+            ends = ends.astype(np.int32)
+        else:
+            order = np.lexsort((ends, keys))
+            keys, ends = keys[order], ends[order]
+            fresh = np.ones(len(keys), dtype=bool)
+            fresh[1:] = (keys[1:] != keys[:-1]) | (ends[1:] != ends[:-1])
+            keys, ends = keys[fresh], ends[fresh]
+        first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])) if len(keys) else np.zeros(0, np.int64)
+        offsets = np.append(first, len(keys)).astype(np.int32 if len(keys) < 2**31 else np.int64)
+        return Edges(entity_count, directed, keys[first], offsets, ends)
+
+    def __len__(self) -> int:
+        return len(self.tails)
+
+    @property
+    def facts(self) -> int:
+        return len(self.tails) // 2
+
+    def tails_of(self, entity: int, relation: int) -> npt.NDArray[np.int32]:
+        """Every t with an edge (entity, relation, t), ascending."""
+        key = entity * self.relations + relation
+        row = int(np.searchsorted(self.keys, key))
+        if row == len(self.keys) or self.keys[row] != key:
+            return self.tails[:0]
+        return self.tails[self.offsets[row] : self.offsets[row + 1]]
+
+    def has(self, head: int, relation: int, tail: int) -> bool:
+        tails = self.tails_of(head, relation)
+        at = int(np.searchsorted(tails, tail))
+        return at < len(tails) and bool(tails[at] == tail)
+
+    def relations_of(self, entity: int) -> npt.NDArray[np.int64]:
+        """The directed relations that leave `entity`, ascending."""
+        return self.keys[self.row_bounds[entity] : self.row_bounds[entity + 1]] % self.relations
+
+    def rows_of(self, entities: Ints, relations: Ints) -> Ints:
+        """The row of each (entity, relation), −1 where there is none."""
+        if len(entities) >= _BULK and self.entities * self.relations <= _TABLE_CELLS:
+            # int32 holds every cell number here, and halves the memory traffic.
+            return self._row_table.take(entities * np.int32(self.relations) + relations)
+        keys = entities.astype(np.int64) * self.relations + relations
+        if not len(self.keys):
+            return np.full(len(keys), -1)
+        rows = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return np.where(self.keys[rows] == keys, rows, -1)
+
+    @cached_property
+    def row_bounds(self) -> npt.NDArray[np.int64]:
+        """(entities + 1,): the rows of entity e are row_bounds[e] … row_bounds[e + 1] − 1."""
+        return np.searchsorted(self.keys, np.arange(self.entities + 1) * self.relations)
+
+    @cached_property
+    def row_lengths(self) -> Ints:
+        return np.diff(self.offsets)
+
+    @cached_property
+    def _row_table(self) -> npt.NDArray[np.int32]:
+        table = np.full(self.entities * self.relations, -1, dtype=np.int32)
+        table[self.keys] = np.arange(len(self.keys), dtype=np.int32)
+        return table
+
+    @cached_property
+    def matrix(self) -> sparse.csr_array:
+        """(rows, entities), 1 where the row has the tail."""
+        ones = np.ones(len(self.tails), dtype=np.int32)
+        return sparse.csr_array((ones, self.tails, self.offsets), shape=(len(self.keys), self.entities))
+
+    @cached_property
+    def heads_by_relation(self) -> Sequence[npt.NDArray[np.int32]]:
+        """For each directed relation, the entities that it leaves, ascending."""
+        relations = self.keys % self.relations
+        order = np.argsort(relations, kind="stable")
+        heads = (self.keys[order] // self.relations).astype(np.int32)
+        return np.split(heads, np.searchsorted(relations[order], np.arange(1, self.relations)))
+
+    def save(self, folder: Path, level: str) -> None:
+        for part in ("keys", "offsets", "tails"):
+            np.save(folder / f"{level}-{part}.npy", getattr(self, part))
+
+    @staticmethod
+    def open(folder: Path, level: str, *, entity_count: int, relation_count: int) -> Edges:
+        keys, offsets, tails = (
+            np.load(folder / f"{level}-{part}.npy", mmap_mode="r") for part in ("keys", "offsets", "tails")
+        )
+        return Edges(entity_count, 2 * relation_count, keys, offsets, tails)

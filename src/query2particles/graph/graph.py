@@ -1,0 +1,155 @@
+"""`Graph`: a vocabulary of entities, one of relations, and the edges of three nested levels.
+
+    train ⊂ valid ⊂ test          valid holds the training facts and the validation facts; test holds all
+
+so that `graph.at("valid")` is everything known when test answers are asked for. A graph without splits has the same
+edges on every level. Graphs are immutable; `save` writes a folder that `Graph.open` memory-maps in milliseconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+from query2particles.errors import GraphError
+from query2particles.files import new_folder
+from query2particles.graph.edges import Edges, Ints
+from query2particles.graph.vocabulary import Vocabulary
+
+__all__ = ["SPLITS", "Graph", "Split", "is_graph_folder", "smaller"]
+
+Split: TypeAlias = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+_FORMAT = 1
+_MANIFEST = "graph.json"
+
+
+def smaller(split: Split) -> Split:
+    """The level on which the answers of this split are easy: train for valid, valid for test."""
+    if split == "train":
+        raise GraphError("training queries have no smaller graph: only valid and test queries have hard answers")
+    return SPLITS[SPLITS.index(split) - 1]
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Facts, as ids, with the names outside.
+
+    `relations` names the stored relations 0 … R − 1; directed relation 2k is relation k, 2k + 1 its inverse.
+    `about` is free metadata: name, attribution, prefixes, sources, what an import dropped.
+    """
+
+    entities: Vocabulary
+    relations: Vocabulary
+    levels: Mapping[Split, Edges]
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def of(
+        entities: Vocabulary,
+        relations: Vocabulary,
+        facts: Mapping[Split, tuple[Ints, Ints, Ints]],
+        about: Mapping[str, Any] | None = None,
+    ) -> Graph:
+        """The graph of these facts: arrays of heads, stored relations and tails for each split's own facts."""
+        import numpy as np
+
+        levels: dict[Split, Edges] = {}
+        heads, between, tails = [], [], []
+        for split in SPLITS:
+            own = facts.get(split)
+            if own is not None and len(own[0]):
+                for array, column in zip(own, (heads, between, tails), strict=True):
+                    column.append(array)
+                levels[split] = Edges.of(
+                    np.concatenate(heads),
+                    np.concatenate(between),
+                    np.concatenate(tails),
+                    entity_count=len(entities),
+                    relation_count=len(relations),
+                )
+            elif levels:
+                levels[split] = levels[SPLITS[SPLITS.index(split) - 1]]
+            else:
+                raise GraphError("the training split has no facts")
+        return Graph(entities, relations, levels, about or {})
+
+    def at(self, split: Split) -> Edges:
+        """The edges of a nested level."""
+        return self.levels[split]
+
+    @property
+    def name(self) -> str:
+        return str(self.about.get("name", "graph"))
+
+    @property
+    def prefixes(self) -> Mapping[str, str]:
+        """Prefixes of IRIs, remembered from RDF sources for use in queries."""
+        prefixes: Mapping[str, str] = self.about.get("prefixes", {})
+        return prefixes
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Equal for two graphs just where their ids mean the same: a SHA-256 of both vocabularies."""
+        return hashlib.sha256(f"{self.entities.fingerprint} {self.relations.fingerprint}".encode()).hexdigest()
+
+    def relation_name(self, directed: int) -> str:
+        """The name of a directed relation, `^` before it where it is an inverse."""
+        return "^" * (directed % 2) + self.relations.name(directed // 2)
+
+    def facts(self) -> dict[Split, int]:
+        """The number of facts of each split alone."""
+        counts = [self.at(split).facts for split in SPLITS]
+        return {split: count - below for split, count, below in zip(SPLITS, counts, [0, *counts], strict=False)}
+
+    def save(self, folder: Path) -> None:
+        """Write the graph as a folder; an older one there is replaced in one step."""
+        stored = [split for split in SPLITS if split == "train" or self.at(split) is not self.at(smaller(split))]
+        manifest = {
+            "format": _FORMAT,
+            "entities": len(self.entities),
+            "relations": len(self.relations),
+            "facts": self.facts(),
+            "levels": stored,
+            "fingerprint": self.fingerprint,
+            "about": dict(self.about),
+        }
+        with new_folder(folder) as partial:
+            self.entities.save(partial, "entities")
+            self.relations.save(partial, "relations")
+            for split in stored:
+                self.at(split).save(partial, split)
+            (partial / _MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+    @staticmethod
+    def open(folder: Path) -> Graph:
+        """Memory-map a folder that `save` wrote."""
+        try:
+            manifest = json.loads((folder / _MANIFEST).read_text("utf-8"))
+            if manifest["format"] != _FORMAT:
+                raise GraphError(
+                    f"{folder} is in graph format {manifest['format']}, this version reads {_FORMAT}; import it again"
+                )
+            levels: dict[Split, Edges] = {}
+            for split in SPLITS:
+                levels[split] = (
+                    Edges.open(
+                        folder, split, entity_count=manifest["entities"], relation_count=manifest["relations"]
+                    )
+                    if split in manifest["levels"]
+                    else levels[smaller(split)]
+                )
+            vocabularies = Vocabulary.open(folder, "entities"), Vocabulary.open(folder, "relations")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise GraphError(f"{folder} is not a readable graph folder ({error}); import it again") from error
+        return Graph(*vocabularies, levels, manifest["about"])
+
+
+def is_graph_folder(path: Path) -> bool:
+    return (path / _MANIFEST).is_file()

@@ -1,0 +1,109 @@
+"""The path syntax, which reads from left to right like the walk.
+
+    ("Turing Award".^award_received & !Canada.^citizen_of).graduated_from
+
+`.` follows a relation, `^` its inverse; `&` and, `|` or, `!` not, parentheses. `.` binds closest, then `!`, `&`, `|`.
+Names with spaces or signs stand in double quotes, IRIs also in angle brackets.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union
+from query2particles.query.grammar import NAME_TERMINALS, check_level, quoted, read, unquoted
+from query2particles.query.names import Lexicon
+
+if TYPE_CHECKING:
+    from lark import Token, Tree
+
+__all__ = ["format_path", "parse_path"]
+
+_GRAMMAR = (
+    r"""
+?start: union
+?union: intersection ("|" intersection)*
+?intersection: negation ("&" negation)*
+?negation: "!" negation -> complement
+         | path
+?path: anchor
+     | path "." NAME_ -> project
+     | path "." "^" NAME_ -> inverse
+     | "(" union ")"
+anchor: NAME_
+NAME_: QUOTED | IRI | BARE
+BARE: /[^\s.&|!^()"<>\\]+/
+%ignore /\s+/
+"""
+    + NAME_TERMINALS
+)
+
+_DESCRIBED = {
+    "NAME_": "a name",
+    "DOT": "'.'",
+    "VBAR": "'|'",
+    "BANG": "'!'",
+    "CIRCUMFLEX": "'^'",
+    "LPAR": "'('",
+    "RPAR": "')'",
+    "AMPERSAND": "'&'",
+    "__ANON_0": "'&'",
+}
+
+_BARE = re.compile(r"[^\s.&|!^()\"<>\\]+")
+
+
+def parse_path(text: str, lexicon: Lexicon) -> Query:
+    """The query that `text` asks."""
+    return _build(read(_GRAMMAR, text, _DESCRIBED), lexicon, text, 0)
+
+
+def _build(tree: Tree[Token] | Token, lexicon: Lexicon, text: str, level: int) -> Query:
+    check_level(level, text)
+    kind, parts = tree.data, tree.children  # type: ignore[union-attr]  # the grammar leaves no bare token
+    if kind == "anchor":
+        return Anchor(lexicon.entity(*_name(parts[0], text)))
+    below = [_build(part, lexicon, text, level + 1) for part in parts if not isinstance(part, str)]
+    match kind:
+        case "project":
+            return Project(below[0], lexicon.relation(*_name(parts[1], text)))
+        case "inverse":
+            return Project(below[0], lexicon.relation(*_name(parts[1], text)) ^ 1)
+        case "complement":
+            return Complement(below[0])
+        case "intersection":
+            return Intersect(tuple(below))
+        case _:
+            return Union(tuple(below))
+
+
+def _name(token: Tree[Token] | Token, text: str) -> tuple[str, str, int, int]:
+    """A name and where it stands, as `Lexicon` takes them."""
+    return unquoted(str(token)), text, token.start_pos or 0, len(token)  # type: ignore[union-attr, arg-type]
+
+
+def format_path(query: Query, lexicon: Lexicon) -> str:
+    """The text of `query`, which `parse_path` reads back as the same query."""
+    match query:
+        case Anchor(entity):
+            return _written(lexicon.entity_name(entity))
+        case Project(inner, relation):
+            name, inverse = lexicon.relation_name(relation)
+            below = _within(inner, lexicon, loose=(Union, Intersect, Complement))
+            return f"{below}.{'^' if inverse else ''}{_written(name)}"
+        case Complement(inner):
+            return "!" + _within(inner, lexicon, loose=(Union, Intersect))
+        case Intersect(queries):
+            return " & ".join(_within(branch, lexicon, loose=(Union, Intersect)) for branch in queries)
+        case Union(queries):
+            return " | ".join(_within(branch, lexicon, loose=(Union,)) for branch in queries)
+
+
+def _within(query: Query, lexicon: Lexicon, loose: tuple[type[Query], ...]) -> str:
+    written = format_path(query, lexicon)
+    return f"({written})" if isinstance(query, loose) else written
+
+
+def _written(name: str) -> str:
+    return name if _BARE.fullmatch(name) else quoted(name)
