@@ -35,12 +35,14 @@ __all__ = [
     "Query",
     "Union",
     "abstract",
+    "anchor_positions",
     "branches",
     "canonical",
     "depth",
     "ground",
     "has_complement",
     "nickname",
+    "numbered",
     "query_ids",
     "replace_branches",
     "shape_named",
@@ -163,8 +165,19 @@ def canonical(query: Query) -> Query:
 def abstract(query: Query) -> tuple[Query, tuple[int, ...]]:
     """The shape of `query` and its row of ids."""
     query = canonical(query)
-    ids = tuple(query_ids(query))
-    return _positions(query, 0)[0], ids
+    return numbered(query), tuple(query_ids(query))
+
+
+def numbered(query: Query) -> Query:
+    """`query` with positions in place of its ids, its branches left as they stand."""
+    return _positions(query, 0)[0]
+
+
+def anchor_positions(shape: Query) -> list[int]:
+    """The positions of a shape that hold entities; the others hold relations."""
+    if isinstance(shape, Anchor):
+        return [shape.entity]
+    return [position for branch in branches(shape) for position in anchor_positions(branch)]
 
 
 def _positions(query: Query, first: int) -> tuple[Query, int]:

@@ -48,7 +48,6 @@ _DESCRIBED = {
     "LPAR": "'('",
     "RPAR": "')'",
     "AMPERSAND": "'&'",
-    "__ANON_0": "'&'",
 }
 
 _BARE = re.compile(r"[^\s.&|!^()\"<>\\]+")

@@ -1,0 +1,167 @@
+"""Exact answers from stored edges: set semantics as a method like any other.
+
+Labels, the split into easy and hard answers, evidence and test oracles all come from here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from query2particles.engine.execute import execute
+from query2particles.engine.plan import compile_shapes
+from query2particles.engine.sets import Sets, intersection, ranges, union
+from query2particles.graph.edges import Edges, Ints
+from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union, abstract
+
+__all__ = ["Batch", "Exact", "exact_answers", "exact_answers_of"]
+
+Batch = Mapping[Query, Ints]
+"""{shape: ids (n, positions)}: queries of mixed shapes."""
+
+_CHUNK_CELLS = 1 << 26
+"""Bounds memory: a chunk of queries whose answers were all entities would hold this many."""
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The five operators on sets of entities, over the edges of one level of a graph."""
+
+    edges: Edges
+    operators: ClassVar[frozenset[type[Query]]] = frozenset((Anchor, Project, Intersect, Union, Complement))
+
+    def anchor(self, entities: Ints) -> Sets:
+        return Sets(self.edges.entities, np.arange(len(entities) + 1), entities.astype(np.int32))
+
+    def project(self, state: Sets, relations: Ints, *, hop: int = 0) -> Sets:
+        """{t : some h in the set has (h, r, t)}; for a complement by counting, see `_project_complement`."""
+        del hop
+        if state.complemented:
+            return self._project_complement(state, relations)
+        return Sets.of_matrix(self._followed(state, relations))
+
+    def intersect(self, branches: Sequence[Sets]) -> Sets:
+        return intersection(branches)
+
+    def union(self, branches: Sequence[Sets]) -> Sets:
+        return union(branches)
+
+    def complement(self, state: Sets) -> Sets:
+        return state.complement()
+
+    def score(self, state: Sets, entities: Ints | None = None) -> npt.NDArray[np.float32]:
+        """1 for members, 0 for others."""
+        members = state.matrix().toarray() != state.complemented
+        if entities is None:
+            return members.astype(np.float32)
+        chosen = np.broadcast_to(entities, (len(state), entities.shape[-1]))
+        return np.take_along_axis(members, chosen, axis=1).astype(np.float32)
+
+    def stack(self, states: Sequence[Sets]) -> Sets:
+        return Sets.stack(states)
+
+    def rows(self, state: Sets, start: int, stop: int) -> Sets:
+        return state.rows(start, stop)
+
+    @staticmethod
+    def kind(operator: type[Query], below: Sequence[Hashable]) -> Hashable:
+        """Whether the state is a complement, so that complements are only stacked with complements."""
+        if operator is Complement:
+            return not below[0]
+        if operator is Intersect:
+            return all(below)
+        if operator is Union:
+            return any(below)
+        return False
+
+    def _followed(self, state: Sets, relations: Ints) -> sparse.csr_array:
+        """(n, entities): how many listed members of row i have the edge (member, relation i, t)."""
+        relation_of = np.repeat(relations.astype(np.int32), np.diff(state.offsets))
+        edge_rows = self.edges.rows_of(state.values, relation_of)
+        present = np.flatnonzero(edge_rows >= 0)
+        offsets = np.searchsorted(present, state.offsets)
+        ones = np.ones(len(present), dtype=np.int32)
+        index = self.edges.offsets.dtype
+        chosen = sparse.csr_array(
+            (ones, edge_rows.take(present).astype(index, copy=False), offsets.astype(index)),
+            shape=(len(state), len(self.edges.keys)),
+        )
+        return chosen @ self.edges.matrix
+
+    def _project_complement(self, state: Sets, relations: Ints) -> Sets:
+        """An entity t is reached from outside the listed members unless all its sources are among them:
+
+            project(¬A, r) = range(r) − {t : |{h ∈ A : (h, r, t)}| = |{h : (h, r, t)}|}
+        """
+        reached = Sets.of_matrix(counts := self._followed(state, relations))
+        counts.sort_indices()
+        inverse_of = np.repeat((relations ^ 1).astype(np.int32), np.diff(reached.offsets))
+        sources = self.edges.row_lengths[self.edges.rows_of(reached.values, inverse_of)]
+        full = np.flatnonzero(counts.data == sources)
+        lost = Sets(reached.entities, np.searchsorted(full, reached.offsets), reached.values[full])
+        everywhere = self.edges.heads_by_relation
+        targets = [everywhere[relation] for relation in (relations ^ 1).tolist()]
+        offsets = np.cumsum([0] + [len(target) for target in targets])
+        return Sets(reached.entities, offsets, np.concatenate([*targets, lost.values[:0]])) - lost
+
+
+def exact_answers(
+    edges: Edges,
+    batch: Batch,
+    *,
+    workers: int | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> dict[Query, Sets]:
+    """The answers of every query of a batch, in chunks, on all cores (or `workers` threads)."""
+    method = Exact(edges)
+    chunk = max(16, min(2048, _CHUNK_CELLS // max(edges.entities, 1)))
+    pieces: dict[Query, list[Sets]] = {shape: [] for shape in batch}
+    edges.matrix, edges.row_lengths  # built once here rather than once in each thread  # noqa: B018
+
+    def answer(part: dict[Query, Ints]) -> dict[Query, Sets]:
+        plan = compile_shapes(tuple(part), Exact.kind)
+        return dict(zip(part, execute(plan, method, list(part.values())), strict=True))
+
+    with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
+        for answered in pool.map(answer, _chunks(batch, chunk)):
+            for shape, sets in answered.items():
+                pieces[shape].append(sets)
+            if progress is not None:
+                progress(sum(map(len, answered.values())))
+    kinds = {shape: compile_shapes((shape,), Exact.kind).nodes[-1].kind for shape in batch}
+    empty = Sets(edges.entities, np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int32))
+    return {
+        shape: Sets.stack(found) if found else (empty.complement() if kinds[shape] else empty)
+        for shape, found in pieces.items()
+    }
+
+
+def exact_answers_of(edges: Edges, query: Query) -> Sets:
+    """The answers of one query, as a batch of one."""
+    shape, ids = abstract(query)
+    rows: Any = np.array([ids], dtype=np.int64)
+    return execute(compile_shapes((shape,), Exact.kind), Exact(edges), [rows])[0]
+
+
+def _chunks(batch: Batch, chunk: int) -> Iterator[dict[Query, Ints]]:
+    """The batch in parts of at most `chunk` queries, shapes mixed where they are short."""
+    part: dict[Query, Ints] = {}
+    room = chunk
+    for shape, ids in batch.items():
+        start = 0
+        while start < len(ids):
+            part[shape] = ids[start : start + room]
+            start += len(part[shape])
+            room -= len(part[shape])
+            if not room:
+                yield part
+                part, room = {}, chunk
+    if part:
+        yield part

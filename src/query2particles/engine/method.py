@@ -1,0 +1,62 @@
+"""The whole contract between the engine and a paper.
+
+A method says what a set of entities looks like inside it (its *state*, batch first) and what the five operators do to
+states. The engine never looks inside a state; it only stacks and slices them by the method's own `stack` and `rows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence, Set
+from typing import Any, Protocol, TypeVar
+
+from query2particles.query.algebra import Anchor, Intersect, Query, Union
+
+__all__ = ["Method", "width"]
+
+State = TypeVar("State")
+
+
+class Method(Protocol[State]):
+    """What the engine needs of a method. Ids are one-dimensional integer arrays (numpy, or torch on any device)."""
+
+    operators: Set[type[Query]]
+    """Without Union here, unions are lifted to the root or rewritten (`query/rewrite`) before compiling."""
+
+    def anchor(self, entities: Any) -> State:
+        """(n,) entities → the states of n one-element sets."""
+        ...
+
+    def project(self, state: State, relations: Any, *, hop: int) -> State:
+        """Follow relations (n,); hop 0 is straight from an anchor."""
+        ...
+
+    def intersect(self, branches: Sequence[State]) -> State: ...
+
+    def union(self, branches: Sequence[State]) -> State: ...
+
+    def complement(self, state: State) -> State: ...
+
+    def score(self, state: State, entities: Any = None) -> Any:
+        """How well entities fit: all of them (n, N), or only those given, (m,) or (n, m)."""
+        ...
+
+    def stack(self, states: Sequence[State]) -> State:
+        """The states of several batches as one batch."""
+        ...
+
+    def rows(self, state: State, start: int, stop: int) -> State:
+        """Part of a batch."""
+        ...
+
+    def kind(self, operator: type[Query], below: Sequence[Hashable]) -> Hashable:
+        """What states can be stacked: only those of one kind. Known before anything runs. `width` suits most methods."""
+        ...
+
+
+def width(operator: type[Query], below: Sequence[Hashable]) -> Hashable:
+    """The width of a state in units of an anchor's: an intersection returns one unit, a union the sum, others keep it."""
+    if operator in (Anchor, Intersect):
+        return 1
+    if operator is Union:
+        return sum(unit for unit in below if isinstance(unit, int))
+    return below[0]

@@ -1,0 +1,135 @@
+"""Many sets of entities at once, as sorted rows; complements stay complements as long as they can.
+
+    row i = values[offsets[i] : offsets[i + 1]], ascending, without repeats
+
+With `complemented`, every row stands for the entities that it does *not* list. Set algebra on whole batches is sparse
+matrix algebra (scipy), which runs outside Python's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from query2particles.graph.edges import Ints
+
+__all__ = ["Sets", "ranges"]
+
+
+@dataclass(frozen=True, eq=False)
+class Sets:
+    """n sets over the entities 0 … entities − 1."""
+
+    entities: int
+    offsets: Ints  # (n + 1,)
+    values: npt.NDArray[np.int32]
+    complemented: bool = False
+
+    @staticmethod
+    def of(rows: Sequence[Sequence[int]], entities: int) -> Sets:
+        """The sets of these rows, in any order and with any repeats."""
+        sorted_rows = [sorted(set(row)) for row in rows]
+        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+        np.cumsum([len(row) for row in sorted_rows], out=offsets[1:])
+        return Sets(entities, offsets, np.array([value for row in sorted_rows for value in row], dtype=np.int32))
+
+    @staticmethod
+    def of_matrix(matrix: sparse.csr_array) -> Sets:
+        """The columns that each row of a matrix holds."""
+        if not matrix.has_sorted_indices:
+            if matrix.nnz > 4 * matrix.shape[1]:
+                matrix = matrix.tocsc().tocsr()  # two passes in linear time, which beats sorting each row
+            else:
+                matrix.sort_indices()
+        return Sets(matrix.shape[1], matrix.indptr, matrix.indices)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> npt.NDArray[np.int32]:
+        """The members of one set, ascending."""
+        listed = self.values[self.offsets[row] : self.offsets[row + 1]]
+        if not self.complemented:
+            return listed
+        kept = np.ones(self.entities, dtype=bool)
+        kept[listed] = False
+        return np.flatnonzero(kept).astype(np.int32)
+
+    @property
+    def sizes(self) -> Ints:
+        """The number of members of each set."""
+        listed = np.diff(self.offsets)
+        return self.entities - listed if self.complemented else listed
+
+    def rows(self, start: int, stop: int) -> Sets:
+        first, last = self.offsets[start], self.offsets[stop]
+        return replace(self, offsets=self.offsets[start : stop + 1] - first, values=self.values[first:last])
+
+    def take(self, rows: Ints) -> Sets:
+        """The sets of these row numbers."""
+        lengths = np.diff(self.offsets)[rows]
+        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        return replace(self, offsets=offsets, values=self.values[ranges(self.offsets[rows], lengths)])
+
+    @staticmethod
+    def stack(several: Sequence[Sets]) -> Sets:
+        """The sets of several batches as one; all complemented, or none."""
+        starts = np.cumsum([0] + [len(sets.values) for sets in several])
+        offsets = [sets.offsets[:-1] - sets.offsets[0] + start for sets, start in zip(several, starts, strict=False)]
+        values = np.concatenate([sets.values for sets in several])
+        return replace(several[0], offsets=np.append(np.concatenate(offsets), starts[-1]), values=values)
+
+    def matrix(self) -> sparse.csr_array:
+        """(n, entities), true where a row lists the entity."""
+        ones = np.ones(len(self.values), dtype=bool)
+        index = np.int32 if len(self.values) < 2**31 else np.int64
+        matrix = sparse.csr_array(
+            (ones, self.values, self.offsets.astype(index, copy=False)), shape=(len(self), self.entities)
+        )
+        matrix.has_canonical_format = True
+        return matrix
+
+    def complement(self) -> Sets:
+        return replace(self, complemented=not self.complemented)
+
+    def listed(self) -> Sets:
+        """The same sets with every member listed, none as a complement."""
+        if not self.complemented:
+            return self
+        return Sets.stack([Sets(self.entities, np.array([0, len(row)]), row) for row in map(self.__getitem__, range(len(self)))])
+
+    def __sub__(self, other: Sets) -> Sets:
+        """Row by row, the members of self that other does not have."""
+        return intersection([self, other.complement()])
+
+
+def intersection(branches: Sequence[Sets]) -> Sets:
+    """Row by row: ⋂ Aᵢ ∩ ⋂ ¬Bⱼ = ⋂ Aᵢ − ⋃ Bⱼ, and ⋂ ¬Bⱼ = ¬ ⋃ Bⱼ where there is no A."""
+    positive = [sets.matrix() for sets in branches if not sets.complemented]
+    negative = [sets.matrix() for sets in branches if sets.complemented]
+    excluded = negative[0] if negative else None
+    for matrix in negative[1:]:
+        excluded = excluded.maximum(matrix)
+    if not positive:
+        return Sets.of_matrix(excluded).complement()
+    common = positive[0]
+    for matrix in positive[1:]:
+        common = common.multiply(matrix)
+    return Sets.of_matrix(common if excluded is None else common > excluded)
+
+
+def union(branches: Sequence[Sets]) -> Sets:
+    """Row by row: A ∪ B = ¬(¬A ∩ ¬B)."""
+    return intersection([sets.complement() for sets in branches]).complement()
+
+
+def ranges(starts: Ints, lengths: Ints) -> npt.NDArray[np.int64]:
+    """starts[0], starts[0] + 1, … (lengths[0] of them), then the same for starts[1], and so on."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) + np.repeat(starts - ends + lengths, lengths)

@@ -1,0 +1,219 @@
+"""Query sets as folders of JSON lines, the form in which the benchmarks are kept.
+
+    <split>-<shape>.jsonl.xz       one query a line, in the nested form of `query/nested`
+    counts.json                    for each file: queries, totals, and a SHA-256 of every hard-answer set
+
+Answers are not stored, they follow from the graph. `hard_sha256` is taken over the sorted lines
+`query + " " + hard answers, ascending, joined by commas + "\\n"`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from query2particles.engine.exact import Batch
+from query2particles.engine.sets import Sets
+from query2particles.errors import QueryError, SourceError, WorkloadError
+from query2particles.files import new_folder
+from query2particles.graph.benchmark import read_bytes
+from query2particles.graph.edges import Ints
+from query2particles.graph.graph import SPLITS, Graph, Split
+from query2particles.query.algebra import Query, abstract, anchor_positions, nickname, numbered
+from query2particles.query.nested import from_lists, nested_template
+from query2particles.workload.labels import Labels, label
+
+__all__ = ["COUNTS", "Check", "check_set", "fits", "hard_digest", "query_files", "read_queries", "read_set", "write_set"]
+
+COUNTS = "counts.json"
+_DIGITS = b"0123456789"
+
+
+@dataclass(frozen=True)
+class Check:
+    """What recomputing one file of queries showed."""
+
+    name: str
+    queries: int
+    hard: int
+    problem: str | None
+    checksum: bool  # whether the folder stores a checksum to compare with
+
+
+def query_files(folder: Path) -> dict[tuple[Split, str], Path]:
+    """The query files of a set: {(split, shape's name): path}, in the order of their names."""
+    found: dict[tuple[Split, str], Path] = {}
+    for path in sorted(folder.iterdir()):
+        stem = path.name.removesuffix(".xz").removesuffix(".gz")
+        split, dash, shape = stem.removesuffix(".jsonl").partition("-")
+        if stem.endswith(".jsonl") and dash and split in SPLITS:
+            found[split, shape] = path  # type: ignore[index]  # split is one of SPLITS
+    return found
+
+
+def read_set(folder: Path, split: Split, shapes: Iterable[str] | None = None) -> dict[Query, Ints]:
+    """The queries of one split of a set, all shapes or those named."""
+    wanted = None if shapes is None else set(shapes)
+    batch: dict[Query, list[Ints]] = {}
+    for (of, name), path in query_files(folder).items():
+        if of == split and (wanted is None or name in wanted):
+            for shape, ids in read_queries(path).items():
+                batch.setdefault(shape, []).append(ids)
+    if not batch:
+        raise WorkloadError(f"{folder} has no {split} queries" + (f" of {', '.join(sorted(wanted))}" if wanted else ""))
+    return {shape: np.concatenate(parts) for shape, parts in batch.items()}
+
+
+def read_queries(path: Path) -> dict[Query, Ints]:
+    """The queries of one file, by shape."""
+    return {shape: ids for shape, (ids, _) in _read_lines(path).items()}
+
+
+def _read_lines(path: Path) -> dict[Query, tuple[Ints, list[bytes]]]:
+    """The queries of one file, by shape, with their lines as stored."""
+    text = read_bytes(path).replace(b"\r\n", b"\n").strip(b"\n")
+    lines = text.split(b"\n") if text else []
+    alike = _same_shape(text, len(lines))
+    if alike is not None:
+        return {alike[0]: (alike[1], lines)}
+    found: dict[Query, tuple[list[tuple[int, ...]], list[bytes]]] = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            shape, ids = abstract(from_lists(json.loads(line)))
+        except (ValueError, RecursionError) as error:
+            raise SourceError(path, number, f"not JSON: {error}") from error
+        except QueryError as error:
+            raise SourceError(path, number, str(error)) from error
+        rows, own = found.setdefault(shape, ([], []))
+        rows.append(ids)
+        own.append(line)
+    return {shape: (np.array(rows, dtype=np.int64), own) for shape, (rows, own) in found.items()}
+
+
+def _same_shape(text: bytes, count: int) -> tuple[Query, Ints] | None:
+    """The fast way: all lines alike but for their ids, so that the file without its digits is one line repeated."""
+    first, _, _ = text.partition(b"\n")
+    try:
+        query = from_lists(json.loads(first))
+    except (ValueError, RecursionError, QueryError):
+        return None
+    # Operator codes are −1 and −2 in every line alike: written as signs, they drop out with the digits.
+    text = text.replace(b"-1", b"-").replace(b"-2", b"--")
+    skeleton = text.partition(b"\n")[0].translate(None, _DIGITS)
+    if text.translate(None, _DIGITS) != b"\n".join([skeleton] * count):
+        return None
+    spaced = text.translate(bytes.maketrans(b"[],-\n", b"     ")).decode("ascii")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            numbers = np.fromstring(spaced, dtype=np.int64, sep=" ")
+        except (ValueError, DeprecationWarning):
+            return None
+    # Stored branches may stand in another order than the shape's: their positions tell which column goes where.
+    shape, columns = abstract(numbered(query))
+    if len(numbers) != count * len(columns):
+        return None
+    return shape, numbers.reshape(count, -1)[:, list(columns)]
+
+
+def write_set(
+    folder: Path, split: Split, batch: Batch, labels: Mapping[Query, Labels], about: Mapping[str, Any] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Write queries of one split into a set's folder; its other files stay. The folder changes in one step."""
+    counts: dict[str, dict[str, Any]] = {}
+    existing = folder / COUNTS
+    if existing.exists():
+        counts = json.loads(existing.read_text("utf-8"))
+    with new_folder(folder) as partial:
+        if folder.is_dir():
+            for path in folder.iterdir():
+                if path.is_file():
+                    (partial / path.name).hardlink_to(path)
+        for shape, ids in batch.items():
+            name = f"{split}-{nickname(shape)}"
+            lines = _lines(shape, ids)
+            target = partial / f"{name}.jsonl.xz"
+            target.unlink(missing_ok=True)
+            target.write_bytes(lzma.compress(b"".join(line + b"\n" for line in lines)))
+            found = labels[shape]
+            counts[name] = {
+                "queries": len(ids),
+                "easy_total": int(found.easy.sizes.sum()),
+                "hard_total": int(found.hard.sizes.sum()),
+                "hard_sha256": hard_digest(lines, [found.hard]),
+                **(about or {}),
+            }
+        (partial / COUNTS).unlink(missing_ok=True)
+        (partial / COUNTS).write_text(json.dumps(counts, indent=1) + "\n", "utf-8")
+    return counts
+
+
+def hard_digest(lines: Iterable[bytes], hard: Sequence[Sets]) -> str:
+    """The SHA-256 of queries with their hard answers."""
+    rows = (sets[row] for sets in hard for row in range(len(sets)))
+    described = sorted(
+        line + b" " + ",".join(map(str, row.tolist())).encode() + b"\n" for line, row in zip(lines, rows, strict=True)
+    )
+    return hashlib.sha256(b"".join(described)).hexdigest()
+
+
+def _lines(shape: Query, ids: Ints) -> list[bytes]:
+    template = nested_template(shape).encode()
+    return [template % tuple(row) for row in ids.tolist()]
+
+
+def check_set(graph: Graph, folder: Path, *, progress: Callable[[int], object] | None = None) -> Iterator[Check]:
+    """Recompute every answer set of a folder and compare it with the stored totals and checksums."""
+    try:
+        counts = json.loads((folder / COUNTS).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise WorkloadError(f"{folder} has no readable {COUNTS}: {error}") from error
+    files = {f"{split}-{shape}": (split, path) for (split, shape), path in query_files(folder).items()}
+    for name in sorted(counts.keys() - files.keys()):
+        yield Check(name, 0, 0, f"{COUNTS} lists it, but its file is missing", "hard_sha256" in counts[name])
+    for name, (split, path) in files.items():
+        queries, hard, problems = _compare(graph, split, path, counts.get(name), progress)
+        yield Check(name, queries, hard, "; ".join(problems) or None, "hard_sha256" in counts.get(name, {}))
+
+
+def _compare(
+    graph: Graph, split: Split, path: Path, stored: Mapping[str, Any] | None, progress: Callable[[int], object] | None
+) -> tuple[int, int, list[str]]:
+    """The queries and hard answers of one file, and what does not agree with what is stored of it."""
+    read = _read_lines(path)
+    batch = {shape: ids for shape, (ids, _) in read.items()}
+    queries = sum(map(len, batch.values()))
+    if stored is None:
+        return queries, 0, [f"{COUNTS} does not list it"]
+    if not all(fits(graph, shape, ids) for shape, ids in batch.items()):
+        return queries, 0, ["it names ids that the graph does not have"]
+    labels = label(graph, split, batch, progress=progress)
+    hard, easy = (
+        sum(int(sets.sizes.sum()) for sets in several)
+        for several in ([found.hard for found in labels.values()], [found.easy for found in labels.values()])
+    )
+    unanswered = sum(int((found.hard.sizes == 0).sum()) for found in labels.values())
+    seen = {"queries": queries, "hard_total": hard, "easy_total": easy, "without_hard_answer": unanswered}
+    if "hard_sha256" in stored:
+        lines = [line for _, own in read.values() for line in own]
+        seen["hard_sha256"] = hard_digest(lines, [found.hard for found in labels.values()])
+    return queries, hard, [
+        f"{key} is {value}, stored {stored.get(key, 0)}"
+        for key, value in seen.items()
+        if value != stored.get(key, 0 if key == "without_hard_answer" else value)
+    ]
+
+
+def fits(graph: Graph, shape: Query, ids: Ints) -> bool:
+    """Whether all ids of these queries exist in the graph."""
+    limits = np.full(ids.shape[1], 2 * len(graph.relations))
+    limits[anchor_positions(shape)] = len(graph.entities)
+    return bool(((ids >= 0) & (ids < limits)).all())
