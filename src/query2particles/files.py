@@ -11,10 +11,12 @@ import ctypes
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-__all__ = ["new_file", "new_folder", "remove_leftovers"]
+from query2particles.errors import UsageError
+
+__all__ = ["check_replaceable", "new_file", "new_folder", "remove_leftovers"]
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -36,9 +38,14 @@ def new_file(target: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def new_folder(target: Path) -> Iterator[Path]:
-    """Yield an empty folder to fill; on success it takes the place of `target` in one step, on error it vanishes."""
+def new_folder(target: Path, *, replaces: Callable[[str], bool]) -> Iterator[Path]:
+    """Yield an empty folder to fill; on success it takes the place of `target` in one step, on error it vanishes.
+
+    A folder that is there already is replaced only if `replaces` says so of the name of everything in it: nothing is
+    lost that we did not write.
+    """
     target = Path(os.path.abspath(target))
+    check_replaceable(target, replaces)
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(target)
     partial = _partial(target)
@@ -55,6 +62,16 @@ def new_folder(target: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     _flush(target.parent)
+
+
+def check_replaceable(target: Path, replaces: Callable[[str], bool]) -> None:
+    """Refuse to replace a file, or a folder that holds something of another kind."""
+    if target.is_dir():
+        foreign = sorted(path.name for path in target.iterdir() if path.is_dir() or not replaces(path.name))
+        if foreign:
+            raise UsageError(f"{target} holds {foreign[0]!r}, which would be lost; name a new or an empty folder")
+    elif target.exists():
+        raise UsageError(f"{target} is a file; name a folder")
 
 
 def remove_leftovers(target: Path) -> None:

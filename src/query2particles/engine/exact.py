@@ -5,6 +5,7 @@ Labels, the split into easy and hard answers, evidence and test oracles all come
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,8 +27,9 @@ __all__ = ["Batch", "Exact", "exact_answers", "exact_answers_of"]
 Batch = Mapping[Query, Ints]
 """{shape: ids (n, positions)}: queries of mixed shapes."""
 
+_CHUNK = 1024
 _CHUNK_CELLS = 1 << 26
-"""Bounds memory: a chunk of queries whose answers were all entities would hold this many."""
+"""Bound a chunk's memory: a chunk of queries whose answers were all entities would hold this many."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,9 @@ class Exact:
         del hop
         if state.complemented:
             return self._project_complement(state, relations)
-        return Sets.of_matrix(self._followed(state, relations))
+        if (np.diff(state.offsets) == 1).all():
+            return self._project_single(state.values, relations)
+        return Sets.of_matrix(self._followed(state, relations), ordered=False)
 
     def intersect(self, branches: Sequence[Sets]) -> Sets:
         return intersection(branches)
@@ -81,6 +85,13 @@ class Exact:
             return any(below)
         return False
 
+    def _project_single(self, entities: Ints, relations: Ints) -> Sets:
+        """From one entity each: the stored rows as they are, already in order."""
+        rows = self.edges.rows_of(entities, relations)
+        lengths = np.where(rows >= 0, self.edges.row_lengths[rows], 0)
+        values = self.edges.tails.take(ranges(self.edges.offsets[rows], lengths))
+        return Sets(self.edges.entities, np.append(0, np.cumsum(lengths)), values)
+
     def _followed(self, state: Sets, relations: Ints) -> sparse.csr_array:
         """(n, entities): how many listed members of row i have the edge (member, relation i, t)."""
         relation_of = np.repeat(relations.astype(np.int32), np.diff(state.offsets))
@@ -100,8 +111,8 @@ class Exact:
 
             project(¬A, r) = range(r) − {t : |{h ∈ A : (h, r, t)}| = |{h : (h, r, t)}|}
         """
-        reached = Sets.of_matrix(counts := self._followed(state, relations))
-        counts.sort_indices()
+        counts = self._followed(state, relations).sorted_indices()
+        reached = Sets.of_matrix(counts, ordered=True)
         inverse_of = np.repeat((relations ^ 1).astype(np.int32), np.diff(reached.offsets))
         sources = self.edges.row_lengths[self.edges.rows_of(reached.values, inverse_of)]
         full = np.flatnonzero(counts.data == sources)
@@ -121,15 +132,20 @@ def exact_answers(
 ) -> dict[Query, Sets]:
     """The answers of every query of a batch, in chunks, on all cores (or `workers` threads)."""
     method = Exact(edges)
-    chunk = max(16, min(2048, _CHUNK_CELLS // max(edges.entities, 1)))
+    workers = workers or os.cpu_count() or 1
+    total = sum(map(len, batch.values()))
+    # As many parts for each worker, none larger than what fits the caches and the memory.
+    largest = max(16, min(_CHUNK, _CHUNK_CELLS // max(edges.entities, 1)))
+    chunk = max(1, math.ceil(total / (math.ceil(total / largest / workers) * workers))) if total else 1
     pieces: dict[Query, list[Sets]] = {shape: [] for shape in batch}
-    edges.matrix, edges.row_lengths  # built once here rather than once in each thread  # noqa: B018
+    edges.prepare(total)
 
     def answer(part: dict[Query, Ints]) -> dict[Query, Sets]:
         plan = compile_shapes(tuple(part), Exact.kind)
-        return dict(zip(part, execute(plan, method, list(part.values())), strict=True))
+        found = execute(plan, method, list(part.values()))
+        return {shape: sets.in_order() for shape, sets in zip(part, found, strict=True)}
 
-    with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(workers) as pool:
         for answered in pool.map(answer, _chunks(batch, chunk)):
             for shape, sets in answered.items():
                 pieces[shape].append(sets)

@@ -1,9 +1,10 @@
 """Many sets of entities at once, as sorted rows; complements stay complements as long as they can.
 
-    row i = values[offsets[i] : offsets[i + 1]], ascending, without repeats
+    row i = values[offsets[i] : offsets[i + 1]], without repeats, ascending once `in_order`
 
 With `complemented`, every row stands for the entities that it does *not* list. Set algebra on whole batches is sparse
-matrix algebra (scipy), which runs outside Python's lock.
+matrix algebra (scipy), which runs outside Python's lock. Rows are sorted late, where something needs it: what a
+projection starts from, and what is dropped for its size, never is.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from scipy import sparse
 
 from query2particles.graph.edges import Ints
 
-__all__ = ["Sets", "ranges"]
+__all__ = ["Sets", "intersection", "ranges", "union"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +29,7 @@ class Sets:
     offsets: Ints  # (n + 1,)
     values: npt.NDArray[np.int32]
     complemented: bool = False
+    ordered: bool = True
 
     @staticmethod
     def of(rows: Sequence[Sequence[int]], entities: int) -> Sets:
@@ -38,14 +40,21 @@ class Sets:
         return Sets(entities, offsets, np.array([value for row in sorted_rows for value in row], dtype=np.int32))
 
     @staticmethod
-    def of_matrix(matrix: sparse.csr_array) -> Sets:
+    def of_matrix(matrix: sparse.csr_array, *, ordered: bool) -> Sets:
         """The columns that each row of a matrix holds."""
-        if not matrix.has_sorted_indices:
-            if matrix.nnz > 4 * matrix.shape[1]:
-                matrix = matrix.tocsc().tocsr()  # two passes in linear time, which beats sorting each row
-            else:
-                matrix.sort_indices()
-        return Sets(matrix.shape[1], matrix.indptr, matrix.indices)
+        return Sets(matrix.shape[1], matrix.indptr, matrix.indices, ordered=ordered)
+
+    def in_order(self) -> Sets:
+        """The same sets with every row ascending."""
+        if self.ordered:
+            return self
+        matrix = self._as_matrix()
+        matrix.has_sorted_indices = False
+        if len(self.values) > 8 * self.entities:
+            matrix = matrix.tocsc().tocsr()  # two passes in linear time, which beats sorting each row
+        else:
+            matrix = matrix.sorted_indices()
+        return replace(self, offsets=matrix.indptr, values=matrix.indices, ordered=True)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -54,7 +63,7 @@ class Sets:
         """The members of one set, ascending."""
         listed = self.values[self.offsets[row] : self.offsets[row + 1]]
         if not self.complemented:
-            return listed
+            return listed if self.ordered else np.sort(listed)
         kept = np.ones(self.entities, dtype=bool)
         kept[listed] = False
         return np.flatnonzero(kept).astype(np.int32)
@@ -72,13 +81,17 @@ class Sets:
     def take(self, rows: Ints) -> Sets:
         """The sets of these row numbers."""
         lengths = np.diff(self.offsets)[rows]
-        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        return replace(self, offsets=offsets, values=self.values[ranges(self.offsets[rows], lengths)])
+        return replace(
+            self, offsets=np.append(0, np.cumsum(lengths)), values=self.values.take(ranges(self.offsets[rows], lengths))
+        )
 
     @staticmethod
     def stack(several: Sequence[Sets]) -> Sets:
         """The sets of several batches as one; all complemented, or none."""
+        if len(several) == 1:
+            return several[0]
+        if not all(sets.ordered for sets in several):
+            several = [sets.in_order() for sets in several]
         starts = np.cumsum([0] + [len(sets.values) for sets in several])
         offsets = [sets.offsets[:-1] - sets.offsets[0] + start for sets, start in zip(several, starts, strict=False)]
         values = np.concatenate([sets.values for sets in several])
@@ -86,13 +99,16 @@ class Sets:
 
     def matrix(self) -> sparse.csr_array:
         """(n, entities), true where a row lists the entity."""
-        ones = np.ones(len(self.values), dtype=bool)
-        index = np.int32 if len(self.values) < 2**31 else np.int64
-        matrix = sparse.csr_array(
-            (ones, self.values, self.offsets.astype(index, copy=False)), shape=(len(self), self.entities)
-        )
+        matrix = self.in_order()._as_matrix()
         matrix.has_canonical_format = True
         return matrix
+
+    def _as_matrix(self) -> sparse.csr_array:
+        ones = np.ones(len(self.values), dtype=bool)
+        index = np.int32 if len(self.values) < 2**31 else np.int64
+        return sparse.csr_array(
+            (ones, self.values, self.offsets.astype(index, copy=False)), shape=(len(self), self.entities)
+        )
 
     def complement(self) -> Sets:
         return replace(self, complemented=not self.complemented)
@@ -116,11 +132,11 @@ def intersection(branches: Sequence[Sets]) -> Sets:
     for matrix in negative[1:]:
         excluded = excluded.maximum(matrix)
     if not positive:
-        return Sets.of_matrix(excluded).complement()
+        return Sets.of_matrix(excluded, ordered=True).complement()
     common = positive[0]
     for matrix in positive[1:]:
         common = common.multiply(matrix)
-    return Sets.of_matrix(common if excluded is None else common > excluded)
+    return Sets.of_matrix(common if excluded is None else common > excluded, ordered=True)
 
 
 def union(branches: Sequence[Sets]) -> Sets:
@@ -128,8 +144,13 @@ def union(branches: Sequence[Sets]) -> Sets:
     return intersection([sets.complement() for sets in branches]).complement()
 
 
-def ranges(starts: Ints, lengths: Ints) -> npt.NDArray[np.int64]:
+def ranges(starts: Ints, lengths: Ints) -> Ints:
     """starts[0], starts[0] + 1, … (lengths[0] of them), then the same for starts[1], and so on."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) + np.repeat(starts - ends + lengths, lengths)
+    shifts = starts - ends + lengths
+    # Half the memory traffic wherever 32 bits hold every index.
+    index = np.int32 if total < 2**31 and int(starts.max(initial=0)) < 2**31 - total else np.int64
+    indices = np.repeat(shifts.astype(index), lengths)
+    indices += np.arange(total, dtype=index)
+    return indices

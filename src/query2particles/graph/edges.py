@@ -28,7 +28,7 @@ Ints: TypeAlias = npt.NDArray[np.integer[Any]]
 _TABLE_CELLS = 1 << 26
 """Up to this many (entity, relation) cells, a table of 4-byte rows answers bulk look-ups; beyond, bisection does."""
 
-_BULK = 20_000
+_BULK = 4_000
 """Fewer look-ups than this are not worth building the table for."""
 
 
@@ -44,7 +44,7 @@ class Edges:
 
     @staticmethod
     def of(heads: Ints, relations: Ints, tails: Ints, *, entity_count: int, relation_count: int) -> Edges:
-        """The edges of these facts, relations as stored (0 … relation_count − 1); repeated facts count once."""
+        """The edges of these facts (one or more), relations as stored, 0 … relation_count − 1; repeats count once."""
         directed = 2 * relation_count
         forward = relations.astype(np.int64) * 2
         keys = np.concatenate([heads * np.int64(directed) + forward, tails * np.int64(directed) + forward + 1])
@@ -53,9 +53,8 @@ class Edges:
             packed = keys * entity_count
             packed += ends
             packed.sort()
-            if len(packed):
-                packed = packed[np.concatenate([[True], packed[1:] != packed[:-1]])]
-            keys, ends = np.divmod(packed, max(entity_count, 1))
+            packed = packed[np.concatenate([[True], packed[1:] != packed[:-1]])]
+            keys, ends = np.divmod(packed, entity_count)
             ends = ends.astype(np.int32)
         else:
             order = np.lexsort((ends, keys))
@@ -63,7 +62,7 @@ class Edges:
             fresh = np.ones(len(keys), dtype=bool)
             fresh[1:] = (keys[1:] != keys[:-1]) | (ends[1:] != ends[:-1])
             keys, ends = keys[fresh], ends[fresh]
-        first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])) if len(keys) else np.zeros(0, np.int64)
+        first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
         offsets = np.append(first, len(keys)).astype(np.int32 if len(keys) < 2**31 else np.int64)
         return Edges(entity_count, directed, keys[first], offsets, ends)
 
@@ -93,14 +92,32 @@ class Edges:
 
     def rows_of(self, entities: Ints, relations: Ints) -> Ints:
         """The row of each (entity, relation), −1 where there is none."""
-        if len(entities) >= _BULK and self.entities * self.relations <= _TABLE_CELLS:
+        if "_row_table" in self.__dict__ or self._worth_a_table(len(entities)):
             # int32 holds every cell number here, and halves the memory traffic.
-            return self._row_table.take(entities * np.int32(self.relations) + relations)
+            return self._row_table.take(relations * np.int32(self.entities) + entities)
         keys = entities.astype(np.int64) * self.relations + relations
-        if not len(self.keys):
-            return np.full(len(keys), -1)
         rows = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         return np.where(self.keys[rows] == keys, rows, -1)
+
+    def prepare(self, lookups: int) -> None:
+        """Build what bulk look-ups need, once, rather than in each of several threads."""
+        _ = self.matrix, self.row_lengths
+        if self._worth_a_table(lookups):
+            _ = self._row_table
+
+    def _worth_a_table(self, lookups: int) -> bool:
+        return lookups >= _BULK and self.entities * self.relations <= _TABLE_CELLS
+
+    def lengths_of(self, entities: Ints, relations: Ints) -> Ints:
+        """The number of tails of each (entity, relation)."""
+        rows = self.rows_of(entities, relations)
+        return np.where(rows >= 0, self.row_lengths[rows], 0)
+
+    @cached_property
+    def edges_by_relation(self) -> Ints:
+        """(relations,): how many edges each directed relation has."""
+        lengths = np.bincount(self.keys % self.relations, weights=self.row_lengths, minlength=self.relations)
+        return lengths.astype(np.int64)
 
     @cached_property
     def row_bounds(self) -> npt.NDArray[np.int64]:
@@ -113,8 +130,10 @@ class Edges:
 
     @cached_property
     def _row_table(self) -> npt.NDArray[np.int32]:
+        """Relation by relation, as the members of one set follow one relation: their cells lie close together."""
         table = np.full(self.entities * self.relations, -1, dtype=np.int32)
-        table[self.keys] = np.arange(len(self.keys), dtype=np.int32)
+        heads, relations = np.divmod(self.keys, self.relations)
+        table[relations * self.entities + heads] = np.arange(len(self.keys), dtype=np.int32)
         return table
 
     @cached_property

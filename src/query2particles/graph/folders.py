@@ -8,20 +8,25 @@ from query2particles.errors import UsageError
 from query2particles.graph.benchmark import is_benchmark_folder, open_benchmark
 from query2particles.graph.graph import Graph, is_graph_folder
 
-__all__ = ["ATLAS", "open_graph"]
+__all__ = ["ATLAS", "is_known_folder", "open_graph"]
 
 ATLAS = "atlas"
+
+
+def is_known_folder(path: Path) -> bool:
+    """Whether `path` is a folder that opens as a graph as it is."""
+    return is_graph_folder(path) or is_benchmark_folder(path)
 
 
 def open_graph(source: str | Path) -> Graph:
     """The graph that `source` names."""
     path = Path(source)
-    if str(source) == ATLAS and not path.exists():
-        return open_benchmark(Path(__file__).parent / ATLAS)
     if is_graph_folder(path):
         return Graph.open(path)
     if is_benchmark_folder(path):
         return open_benchmark(path)
+    if str(source) == ATLAS:
+        return open_benchmark(Path(__file__).parent / ATLAS)
     if path.is_dir():
         raise UsageError(
             f"{source} holds no graph: neither graph.json nor train.txt with entities.tsv. "

@@ -21,7 +21,7 @@ from query2particles.files import new_folder
 from query2particles.graph.edges import Edges, Ints
 from query2particles.graph.vocabulary import Vocabulary
 
-__all__ = ["SPLITS", "Graph", "Split", "is_graph_folder", "smaller"]
+__all__ = ["SPLITS", "Graph", "Split", "is_graph_file", "is_graph_folder", "smaller"]
 
 Split: TypeAlias = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -120,7 +120,7 @@ class Graph:
             "fingerprint": self.fingerprint,
             "about": dict(self.about),
         }
-        with new_folder(folder) as partial:
+        with new_folder(folder, replaces=is_graph_file) as partial:
             self.entities.save(partial, "entities")
             self.relations.save(partial, "relations")
             for split in stored:
@@ -146,9 +146,14 @@ class Graph:
                     else levels[smaller(split)]
                 )
             vocabularies = Vocabulary.open(folder, "entities"), Vocabulary.open(folder, "relations")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
             raise GraphError(f"{folder} is not a readable graph folder ({error}); import it again") from error
         return Graph(*vocabularies, levels, manifest["about"])
+
+
+def is_graph_file(name: str) -> bool:
+    """Whether a file of that name in a graph folder is one of ours."""
+    return name == _MANIFEST or name.endswith(".npy")
 
 
 def is_graph_folder(path: Path) -> bool:

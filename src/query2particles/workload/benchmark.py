@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
+import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from query2particles.query.algebra import Query, abstract, anchor_positions, nic
 from query2particles.query.nested import from_lists, nested_template
 from query2particles.workload.labels import Labels, label
 
-__all__ = ["COUNTS", "Check", "check_set", "fits", "hard_digest", "query_files", "read_queries", "read_set", "write_set"]
+__all__ = ["COUNTS", "Check", "check_set", "fits", "hard_digest", "is_set_file", "query_files", "read_queries", "read_set", "write_set"]
 
 COUNTS = "counts.json"
 _DIGITS = b"0123456789"
@@ -132,17 +133,14 @@ def write_set(
     existing = folder / COUNTS
     if existing.exists():
         counts = json.loads(existing.read_text("utf-8"))
-    with new_folder(folder) as partial:
+    with new_folder(folder, replaces=is_set_file) as partial:
         if folder.is_dir():
             for path in folder.iterdir():
-                if path.is_file():
-                    (partial / path.name).hardlink_to(path)
+                shutil.copy2(path, partial / path.name)
         for shape, ids in batch.items():
             name = f"{split}-{nickname(shape)}"
             lines = _lines(shape, ids)
-            target = partial / f"{name}.jsonl.xz"
-            target.unlink(missing_ok=True)
-            target.write_bytes(lzma.compress(b"".join(line + b"\n" for line in lines)))
+            (partial / f"{name}.jsonl.xz").write_bytes(lzma.compress(b"".join(line + b"\n" for line in lines)))
             found = labels[shape]
             counts[name] = {
                 "queries": len(ids),
@@ -151,9 +149,13 @@ def write_set(
                 "hard_sha256": hard_digest(lines, [found.hard]),
                 **(about or {}),
             }
-        (partial / COUNTS).unlink(missing_ok=True)
         (partial / COUNTS).write_text(json.dumps(counts, indent=1) + "\n", "utf-8")
     return counts
+
+
+def is_set_file(name: str) -> bool:
+    """Whether a file of that name in a set's folder is one of ours."""
+    return name == COUNTS or name.endswith((".jsonl", ".jsonl.xz", ".jsonl.gz"))
 
 
 def hard_digest(lines: Iterable[bytes], hard: Sequence[Sets]) -> str:

@@ -1,0 +1,56 @@
+# Two words to learn: `make demo` shows the main job, `make test` runs the tests. Each sets itself up.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+# How long each parser is fed random text; the continuous integration takes a minute.
+export Q2P_FUZZ_SECONDS ?= 5
+
+.PHONY: help setup demo test check format bench docs clean
+
+help:
+	@echo "make demo    the main job, end to end, on the embedded graph"
+	@echo "make test    all tests (benchmark data: set Q2P_DATA)"
+	@echo "make check   formatting, lint, types"
+	@echo "make format  put the code in shape"
+	@echo "make bench   speed, as ratios in one run"
+	@echo "make docs    write the generated pages of docs/"
+	@echo "make clean   remove the environment and caches"
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed; say which with PYTHON=…"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $(READY)
+
+demo: setup
+	$(BIN)/q2p demo
+
+test: setup
+	@test -n "$$Q2P_DATA" || echo "*** Q2P_DATA is not set: the tests that need benchmark data are SKIPPED ***"
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup
+	$(BIN)/q2p bench exact
+	$(BIN)/q2p bench sample
+	$(BIN)/q2p bench import
+
+docs: setup
+	$(BIN)/python -m typer query2particles.cli utils docs --name q2p --output docs/commands.md
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
+	find src tests atlas -name __pycache__ -type d -prune -exec rm -rf {} +

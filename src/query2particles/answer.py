@@ -1,0 +1,77 @@
+"""Answering a question in any syntax: text → query → answers with their names."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from query2particles.engine.exact import exact_answers_of
+from query2particles.graph.graph import Graph, Split
+from query2particles.query.algebra import Query, abstract, nickname
+from query2particles.query.names import Lexicon
+from query2particles.query.syntax import Syntax, format_query, parse_query
+
+__all__ = ["Answer", "Answered", "ask"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One entity that answers a question."""
+
+    entity: int
+    name: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A question and what answers it: the first answers by their labels, and how many there are in all."""
+
+    question: str
+    query: Query
+    canonical: str
+    shape: str
+    total: int
+    answers: tuple[Answer, ...]
+    warning: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "question": self.question,
+            "query": self.canonical,
+            "shape": self.shape,
+            "method": "exact",
+            "total": self.total,
+            "answers": [asdict(answer) for answer in self.answers],
+            **({"warning": self.warning} if self.warning else {}),
+        }
+
+
+def ask(graph: Graph, question: str, *, k: int = 10, syntax: Syntax | None = None, split: Split = "test") -> Answered:
+    """The exact answers of a question, from the facts of one nested level (by default all facts of the graph).
+
+    Exact answers are a set without an order of their own: the `k` first by label are named, `total` counts them all.
+    """
+    lexicon = Lexicon(graph)
+    query = parse_query(question, lexicon, syntax)
+    found = exact_answers_of(graph.at(split), query)
+    members = found[0]
+    warning = None
+    if found.complemented:
+        warning = (
+            f"the question asks for what something is not: {len(members):,} of {len(graph.entities):,} entities "
+            "answer it. Intersect it with what the answers should be."
+        )
+    if len(members) > max(20 * k, 10_000):
+        members = members[:k]  # too many to sort by label: the first by id
+    named = [Answer(entity, graph.entities.name(entity), graph.entities.label(entity)) for entity in members.tolist()]
+    named.sort(key=lambda answer: (answer.label.casefold(), answer.name))
+    return Answered(
+        question=question,
+        query=query,
+        canonical=format_query(query, lexicon),
+        shape=nickname(abstract(query)[0]),
+        total=int(found.sizes[0]),
+        answers=tuple(named[:k]),
+        warning=warning,
+    )

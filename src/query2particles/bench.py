@@ -1,0 +1,204 @@
+"""Speed, as ratios in one run: machines differ and are noisy, a ratio measured side by side is neither.
+
+    exact     answers of the fourteen shapes, against plain Python sets; both on all cores, both write every answer out
+    sample    drawing and labelling queries, against a plain Python sampler; both on all cores
+    import    ten million synthetic triples from TSV to a graph folder, and opening it
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from query2particles.engine.exact import Batch, exact_answers
+from query2particles.graph.graph import Graph
+from query2particles.plain import PlainGraph, plain_answers, plain_sample
+from query2particles.query.algebra import SHAPES, Query, ground, nickname
+from query2particles.workload.sample import sample_shape
+
+__all__ = ["BENCHES", "Bench", "bench_exact", "bench_import", "bench_sample", "machine"]
+
+BENCHES = ("exact", "sample", "import")
+
+Say = Callable[[str], object]
+
+
+@dataclass
+class Bench:
+    """What a bench measured: figures with their unit in the name, and the ratios that count."""
+
+    bench: str
+    machine: str
+    about: str
+    figures: dict[str, float] = field(default_factory=dict)
+    ratios: dict[str, float] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def machine() -> str:
+    """The processor and the number of cores, in words."""
+    processor = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+        processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    return f"{processor}, {os.cpu_count()} cores, Python {platform.python_version()}"
+
+
+def bench_exact(graph: Graph, batch: Batch, say: Say = print) -> Bench:
+    """Exact answers of a batch: the engine against plain Python sets, shape by shape."""
+    cores = os.cpu_count() or 1
+    edges = graph.at("test")
+    queries = {shape: [ground(shape, row) for row in ids.tolist()] for shape, ids in batch.items()}
+    count = sum(map(len, queries.values()))
+    result = Bench("exact", machine(), f"{graph.name}, all facts, {count:,} queries of {len(batch)} shapes")
+    say(f"building the dictionaries of the plain evaluator for {edges.facts:,} facts")
+    plain = PlainGraph.of(edges)
+    edges.prepare(count)
+    seconds = {"plain": 0.0, "engine": 0.0}
+    with tempfile.TemporaryDirectory() as scratch:
+        for shape, ids in batch.items():
+            name = nickname(shape)
+            say(f"{name}: {len(ids):,} queries")
+            parts = [queries[shape][part::cores] for part in range(cores)]
+            files = [Path(scratch, f"plain-{part}") for part in range(cores)]
+            started = time.perf_counter()
+            _forked(_write_plain, [(part, plain, file) for part, file in zip(parts, files, strict=True)])
+            plain_seconds = time.perf_counter() - started
+            started = time.perf_counter()
+            answers = exact_answers(edges, {shape: ids})[shape].listed()
+            answers.values.tofile(Path(scratch, "engine"))
+            engine_seconds = time.perf_counter() - started
+            written = np.fromfile(Path(scratch, "engine"), dtype=np.int32)
+            slow = [np.fromfile(file, dtype=np.int32) for file in files]
+            same = sum(map(len, slow)) == len(written) and all(
+                np.array_equal(np.concatenate([answers[row] for row in range(part, len(ids), cores)]), slow[part])
+                for part in range(min(cores, len(ids)))
+            )
+            if not same:
+                raise AssertionError(f"engine and plain evaluator disagree on {name}")
+            result.figures[f"{name} engine queries/s"] = round(len(ids) / engine_seconds)
+            result.figures[f"{name} plain queries/s"] = round(len(ids) / plain_seconds)
+            result.ratios[name] = round(plain_seconds / engine_seconds, 2)
+            seconds["plain"] += plain_seconds
+            seconds["engine"] += engine_seconds
+    result.figures["all engine queries/s"] = round(count / seconds["engine"])
+    result.figures["all plain queries/s"] = round(count / seconds["plain"])
+    result.ratios["all"] = round(seconds["plain"] / seconds["engine"], 2)
+    return result
+
+
+def bench_sample(graph: Graph, *, count: int, cap: int, shapes: Sequence[Query], say: Say = print) -> Bench:
+    """Test queries with labels: the sampler against a plain one, which draws a tenth as many of each shape."""
+    cores = os.cpu_count() or 1
+    fewer = max(cores * 5, count // 10)
+    result = Bench("sample", machine(), f"{graph.name}, test split, {count:,} queries a shape (plain: {fewer:,}), cap {cap}")
+    say("building the dictionaries of the plain sampler")
+    large, small = PlainGraph.of(graph.at("test")), PlainGraph.of(graph.at("valid"))
+    sample_shape(graph, SHAPES["2p"], min(count, 1000), split="test", cap=cap, seed=1)
+    slow = fast = 0.0
+    for shape in shapes:
+        name = nickname(shape)
+        say(f"{name}: {count:,} queries")
+        started = time.perf_counter()
+        share = fewer // cores
+        _forked(_draw_plain, [(shape, share, large, small, cap, seed) for seed in range(cores)])
+        plain_seconds = (time.perf_counter() - started) * count / (share * cores)
+        started = time.perf_counter()
+        drawn = sample_shape(graph, shape, count, split="test", cap=cap, allow_fewer=True)
+        engine_seconds = (time.perf_counter() - started) * count / len(drawn.ids)
+        result.figures[f"{name} engine queries/s"] = round(count / engine_seconds)
+        result.figures[f"{name} plain queries/s"] = round(count / plain_seconds)
+        result.ratios[name] = round(plain_seconds / engine_seconds, 2)
+        slow += plain_seconds
+        fast += engine_seconds
+    result.ratios["all"] = round(slow / fast, 2)
+    return result
+
+
+def bench_import(triples: int, say: Say = print) -> Bench:
+    """Import of synthetic triples in a process of its own, so that its peak memory is its own too."""
+    result = Bench("import", machine(), f"{triples:,} synthetic triples, TSV to graph folder")
+    with tempfile.TemporaryDirectory() as scratch:
+        source, target = Path(scratch, "triples.tsv"), Path(scratch, "graph")
+        say(f"writing {triples:,} triples")
+        _write_triples(source, triples)
+        say("importing")
+        script = (
+            "import sys; from pathlib import Path; from query2particles import import_graph, ImportOptions; "
+            "import_graph([Path(sys.argv[1])], options=ImportOptions()).save(Path(sys.argv[2]))"
+        )
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-c", script, str(source), str(target)], check=True)
+        result.figures["import seconds"] = round(time.perf_counter() - started, 2)
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
+        result.figures["peak memory GiB"] = round(peak, 2)
+        result.figures["source GiB"] = round(source.stat().st_size / 2**30, 2)
+        result.figures["triples/s"] = round(triples / result.figures["import seconds"])
+        opened = []
+        for _ in range(5):
+            started = time.perf_counter()
+            Graph.open(target)
+            opened.append(1000 * (time.perf_counter() - started))
+        result.figures["open milliseconds"] = round(statistics.median(opened), 2)
+        result.figures["first open milliseconds"] = round(opened[0], 2)
+    return result
+
+
+def _write_triples(path: Path, triples: int) -> None:
+    """Entities drawn by a power law, as in real graphs: a million of them for ten million triples."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    generator = np.random.default_rng(0)
+    entities, relations = max(10, triples // 10), 1000
+    with path.open("wb") as file:
+        for start in range(0, triples, 1_000_000):
+            size = min(1_000_000, triples - start)
+            columns = [(entities * generator.random(size) ** 2).astype(np.int64) for _ in range(2)]
+            columns.insert(1, (relations * generator.random(size) ** 2).astype(np.int64))
+            names = [
+                pa.compute.binary_join_element_wise(kind, pa.array(column).cast(pa.string()), "")
+                for kind, column in zip(("entity_", "relation_", "entity_"), columns, strict=True)
+            ]
+            options = csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
+            csv.write_csv(pa.table(names, names=["head", "relation", "tail"]), file, write_options=options)
+
+
+def _forked(work: Callable[..., None], arguments: list[tuple[Any, ...]]) -> None:
+    """Run `work` once for each tuple of arguments, side by side; the dictionaries are shared by forking."""
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=work, args=given) for given in arguments]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    if any(process.exitcode for process in processes):
+        raise RuntimeError("a process of the plain evaluator failed")
+
+
+def _write_plain(queries: list[Query], graph: PlainGraph, file: Path) -> None:
+    with file.open("wb") as target:
+        for query in queries:
+            target.write(array("i", sorted(plain_answers(query, graph))).tobytes())
+
+
+def _draw_plain(shape: Query, count: int, large: PlainGraph, small: PlainGraph, cap: int, seed: int) -> None:
+    plain_sample(shape, count, large, small, cap=cap, seed=seed)

@@ -1,0 +1,313 @@
+"""Drawing queries by the benchmarks' published procedure, for any shape on any graph.
+
+Pick an answer uniformly among the entities with an edge, then ground the shape backwards from it: at a projection draw
+a relation uniformly among the *distinct* relations that reach the entity, except the inverse of the relation just used
+in the same chain, then a source uniformly under it. Every branch, negated and united ones too, starts from the same
+answer. A draw is rejected if
+
+- two branches of one node are equal, or the same query was drawn before (branch order does not count),
+- it has no answer, or more than `cap` new ones; for valid and test also: no hard answer,
+- it has a complement and loses no answer from the smaller to the larger level, or more than `cap` (valid and test).
+
+One-hop queries (1p) are not drawn: they are every (head, relation) of the split's own facts with at most `cap` answers
+there, or `count` of them.
+
+Draws are made in rounds of whole arrays. Each round has its own random numbers, from the seed, the shape and its number,
+so that the result does not depend on the number of cores.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count as counting
+
+import numpy as np
+import numpy.typing as npt
+
+from query2particles.engine.exact import Exact
+from query2particles.engine.execute import execute
+from query2particles.engine.plan import compile_shapes
+from query2particles.engine.sets import Sets, intersection
+from query2particles.errors import SamplingError
+from query2particles.graph.edges import Edges, Ints
+from query2particles.graph.graph import SPLITS, Graph, Split, smaller
+from query2particles.query.algebra import (
+    SHAPES,
+    Anchor,
+    Complement,
+    Intersect,
+    Project,
+    Query,
+    Union,
+    branches,
+    has_complement,
+    nickname,
+    query_ids,
+)
+from query2particles.workload.labels import Labels, labels_between
+
+__all__ = ["Sample", "draw_queries", "sample_shape"]
+
+_ROUND = 2048
+_PATIENCE = 300
+"""Rounds without a single new query after which a shape is given up."""
+
+Hashes = npt.NDArray[np.uint64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Drawn queries of one shape, (n, positions), with their answers."""
+
+    shape: Query
+    ids: Ints
+    labels: Labels
+    attempts: int
+
+
+def sample_shape(
+    graph: Graph,
+    shape: Query,
+    count: int | None,
+    *,
+    split: Split,
+    cap: int,
+    seed: int = 0,
+    allow_fewer: bool = False,
+    workers: int | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> Sample:
+    """`count` queries of one shape; None, for 1p only, takes every one there is."""
+    name = nickname(shape)
+    key = [seed, zlib.crc32(name.encode()), SPLITS.index(split)]
+    large = graph.at(split)
+    small = None if split == "train" else graph.at(smaller(split))
+    if shape == SHAPES["1p"]:
+        taken = _one_hop(large, small, count, cap, np.random.default_rng(key), progress)
+        found = [taken]
+        attempts = len(taken.ids)
+    elif count is None:
+        raise SamplingError(f"{name} queries cannot all be listed; say how many to draw")
+    else:
+        found, attempts = _draw(shape, count, large, small, cap, key, workers or os.cpu_count() or 1, progress)
+    ids = np.concatenate([part.ids for part in found]) if found else np.zeros((0, len(tuple(query_ids(shape)))), np.int64)
+    if count is not None and len(ids) < count and not allow_fewer:
+        raise SamplingError(
+            f"only {len(ids):,} of {count:,} {name} queries could be grounded on the {split} split of {graph.name} "
+            f"in {attempts:,} draws: ask for fewer, raise the cap of {cap} answers, or allow fewer"
+        )
+    if not found:
+        raise SamplingError(f"no {name} query could be grounded on the {split} split of {graph.name}")
+    labels = Labels(*(Sets.stack([getattr(part, kind) for part in found]) for kind in ("easy", "hard", "lost")))
+    return Sample(shape, ids, labels, attempts)
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What one round of draws left over."""
+
+    ids: Ints
+    hashes: Hashes
+    easy: Sets
+    hard: Sets
+    lost: Sets
+
+    def take(self, rows: Ints) -> _Round:
+        return _Round(
+            self.ids[rows], self.hashes[rows], self.easy.take(rows), self.hard.take(rows), self.lost.take(rows)
+        )
+
+
+def _draw(
+    shape: Query,
+    count: int,
+    large: Edges,
+    small: Edges | None,
+    cap: int,
+    key: list[int],
+    workers: int,
+    progress: Callable[[int], object] | None,
+) -> tuple[list[_Round], int]:
+    """Rounds until `count` different queries are found, or patience ends."""
+    size = max(64, min(_ROUND, 4 * count))
+    entities = np.flatnonzero(np.diff(large.row_bounds))
+    found: list[_Round] = []
+    seen: set[int] = set()
+    idle = attempts = 0
+
+    def one_round(number: int) -> _Round:
+        generator = np.random.default_rng([*key, number])
+        ids, hashes = draw_queries(shape, size, large, generator, entities)
+        return _accepted(shape, ids, hashes, large, small, cap)
+
+    with ThreadPoolExecutor(workers) as pool:
+        for result in _in_order(pool, one_round, ahead=workers):
+            attempts += size
+            fresh = []
+            for row, signature in enumerate(result.hashes.tolist()):
+                if signature not in seen and len(seen) < count:
+                    seen.add(signature)
+                    fresh.append(row)
+            idle = 0 if fresh else idle + 1
+            if fresh:
+                found.append(result.take(np.array(fresh)))
+                if progress is not None:
+                    progress(len(fresh))
+            if len(seen) == count or idle * size >= _PATIENCE * 64:
+                break
+    return found, attempts
+
+
+def _in_order(pool: ThreadPoolExecutor, work: Callable[[int], _Round], ahead: int) -> Iterator[_Round]:
+    """work(0), work(1), … without end, a few at a time; what is under way when the caller stops is dropped."""
+    numbers = counting()
+    waiting = [pool.submit(work, next(numbers)) for _ in range(ahead)]
+    try:
+        while True:
+            yield waiting.pop(0).result()
+            waiting.append(pool.submit(work, next(numbers)))
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _accepted(shape: Query, ids: Ints, hashes: Hashes, large: Edges, small: Edges | None, cap: int) -> _Round:
+    """The draws that pass the rules about answers, with their labels."""
+    negated = has_complement(shape)
+    if small is not None:
+        gains, loses = _may_change(shape, ids, large, small)
+        possible = np.flatnonzero(gains & loses if negated else gains)
+        ids, hashes = ids[possible], hashes[possible]
+    plan = compile_shapes((shape,), Exact.kind)
+    answers = execute(plan, Exact(large), [ids])[0]
+    if small is None:
+        known = None
+        keep = np.flatnonzero((answers.sizes > 0) & (answers.sizes <= cap))
+    else:
+        known = execute(plan, Exact(small), [ids])[0]
+        shared = intersection([known, answers]).sizes if negated else known.sizes
+        new, lost = answers.sizes - shared, known.sizes - shared
+        keep = np.flatnonzero((new > 0) & (np.maximum(new, lost) <= cap) & (lost > 0 if negated else True))
+        known = known.take(keep)
+    labels = labels_between(known, answers.take(keep))
+    return _Round(ids[keep], hashes[keep], labels.easy, labels.hard, labels.lost)
+
+
+def _may_change(shape: Query, ids: Ints, large: Edges, small: Edges) -> tuple[Flags, Flags]:
+    """Whether each query can gain, and can lose, answers from the smaller level to the larger: cheap, never wrong.
+
+    One hop from an anchor gains just where its row is longer on the larger level. A later hop gains only if what it
+    starts from changes or its relation has new edges. A complement gains what its branch loses.
+    """
+    match shape:
+        case Anchor():
+            return np.zeros(len(ids), dtype=bool), np.zeros(len(ids), dtype=bool)
+        case Project(Anchor(anchor), position):
+            entities, relations = ids[:, anchor], ids[:, position]
+            gains = large.lengths_of(entities, relations) > small.lengths_of(entities, relations)
+            return gains, np.zeros(len(ids), dtype=bool)
+        case Project(inner, position):
+            gains, loses = _may_change(inner, ids, large, small)
+            new_edges = large.edges_by_relation > small.edges_by_relation
+            return gains | new_edges[ids[:, position]], loses
+        case Complement(inner):
+            gains, loses = _may_change(inner, ids, large, small)
+            return loses, gains
+        case Intersect(several) | Union(several):
+            changes = [_may_change(branch, ids, large, small) for branch in several]
+            gains, loses = (np.logical_or.reduce(flags) for flags in zip(*changes, strict=True))
+            return gains, loses
+
+
+def draw_queries(
+    shape: Query, count: int, edges: Edges, generator: np.random.Generator, entities: Ints
+) -> tuple[Ints, Hashes]:
+    """Up to `count` groundings of a shape, and a hash of each that does not depend on the order of branches.
+
+    Groundings that got stuck, or in which two branches of a node are equal, are left out.
+    """
+    ids = np.full((count, len(tuple(query_ids(shape)))), -1, dtype=np.int64)
+    sound = np.ones(count, dtype=bool)
+
+    def fill(query: Query, targets: Ints, last: Ints | None) -> Hashes:
+        match query:
+            case Anchor(position):
+                ids[:, position] = targets
+                return _mixed(targets.astype(np.uint64))
+            case Project(inner, position):
+                outgoing, sources = _step_back(edges, targets, last, generator, sound)
+                ids[:, position] = outgoing ^ 1
+                below = fill(inner, sources, outgoing ^ 1)
+                return _mixed(below * np.uint64(3) + _mixed(ids[:, position].astype(np.uint64)))
+            case Complement(inner):
+                return _mixed(~fill(inner, targets, last))
+            case Intersect() | Union():
+                several = [fill(branch, targets, None) for branch in branches(query)]
+                for one, other in _pairs(several):
+                    sound[one == other] = False
+                return _mixed(np.sum(several, axis=0, dtype=np.uint64) + np.uint64(isinstance(query, Union)))
+
+    hashes = fill(shape, generator.choice(entities, size=count), None)
+    return ids[sound], hashes[sound]
+
+
+def _step_back(
+    edges: Edges, targets: Ints, last: Ints | None, generator: np.random.Generator, sound: Flags
+) -> tuple[Ints, Ints]:
+    """For each target, the inverse of a relation that reaches it, never `last`, and a source under it.
+
+    As inverses are stored, the relations that reach a target are the inverses of those that leave it.
+    """
+    first, after = edges.row_bounds[targets], edges.row_bounds[targets + 1]
+    if last is None:
+        barred = np.full(len(targets), -1)
+    else:
+        barred = edges.rows_of(targets, last)
+    choices = after - first - (barred >= 0)
+    sound &= choices > 0
+    rows = first + (generator.random(len(targets)) * choices).astype(np.int64)
+    rows += (barred >= 0) & (rows >= barred)
+    rows = np.minimum(rows, len(edges.keys) - 1)
+    within = (generator.random(len(targets)) * edges.row_lengths[rows]).astype(np.int64)
+    return edges.keys[rows] % edges.relations, edges.tails[edges.offsets[rows] + within]
+
+
+def _one_hop(
+    large: Edges,
+    small: Edges | None,
+    count: int | None,
+    cap: int,
+    generator: np.random.Generator,
+    progress: Callable[[int], object] | None,
+) -> _Round:
+    """Every (head, relation) with 1 … cap answers among the split's own facts, or `count` of them."""
+    heads, relations = np.divmod(large.keys, large.relations)
+    new = large.row_lengths.astype(np.int64)
+    if small is not None:
+        new -= small.lengths_of(heads, relations)
+    allowed = np.flatnonzero((new > 0) & (new <= cap))
+    if count is not None and count < len(allowed):
+        allowed = np.sort(generator.choice(allowed, size=count, replace=False))
+    ids = np.stack([heads[allowed], relations[allowed]], axis=1)
+    if progress is not None:
+        progress(len(ids))
+    plan = compile_shapes((SHAPES["1p"],), Exact.kind)
+    answers = execute(plan, Exact(large), [ids])[0]
+    labels = labels_between(None if small is None else execute(plan, Exact(small), [ids])[0], answers)
+    return _Round(ids, np.zeros(len(ids), dtype=np.uint64), labels.easy, labels.hard, labels.lost)
+
+
+def _pairs(several: list[Hashes]) -> Iterable[tuple[Hashes, Hashes]]:
+    return ((one, other) for index, one in enumerate(several) for other in several[index + 1 :])
+
+
+def _mixed(values: Hashes) -> Hashes:
+    """A bijection of 64-bit numbers that scatters them (the finaliser of SplitMix64)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

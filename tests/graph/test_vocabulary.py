@@ -1,0 +1,70 @@
+"""Names and labels: found by bisection, suggested when misspelled, the same after a round trip."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from query2particles.errors import GraphError
+from query2particles.graph import vocabulary
+from query2particles.graph.vocabulary import Vocabulary
+
+NAMES = st.lists(st.text(st.characters(exclude_categories=("Cs",)), max_size=8), unique=True, max_size=40)
+
+
+@given(NAMES, st.data())
+def test_every_name_is_found_and_no_other(names: list[str], data: st.DataObject) -> None:
+    words = Vocabulary.of(names)
+    assert [words.find(name) for name in names] == list(range(len(names)))
+    assert [words.name(index) for index in range(len(names))] == names
+    other = data.draw(st.text(max_size=5))
+    assert words.find(other) == (names.index(other) if other in names else None)
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=20))
+def test_labels_may_repeat(labels: list[str]) -> None:
+    words = Vocabulary.of([f"{index}" for index in range(len(labels))], labels)
+    for letter in "abcd":
+        assert words.find_label(letter) == [index for index, label in enumerate(labels) if label == letter]
+
+
+def test_a_name_stands_for_one_id() -> None:
+    with pytest.raises(GraphError, match="two ids"):
+        Vocabulary.of(["a", "b", "a"])
+    with pytest.raises(GraphError, match="labels"):
+        Vocabulary.of(["a", "b"], ["a"])
+
+
+def test_nearest_names() -> None:
+    words = Vocabulary.of(["Canada", "Canberra", "Kenya", "e_17"], ["Canada", "Canberra", "Kenya", "Granada"])
+    assert words.nearest("Canda")[0] == "Canada"
+    assert words.nearest("granda")[0] == "e_17"
+    assert words.nearest("zzzz") == []
+
+
+def test_nearest_names_of_a_large_vocabulary_come_from_the_sorted_neighbourhood(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vocabulary, "_SCAN", 40)
+    words = Vocabulary.of([f"x{number:03}" for number in range(100)] + ["Canada"])
+    assert words.nearest("Canadaa", 1) == ["Canada"]
+
+
+def test_completion() -> None:
+    words = Vocabulary.of(["Paris (France)", "Paris (Texas)", "Parma", "Rome"], ["Paris", "Paris", "Parma", "Paradise"])
+    assert words.starting_with("Par") == [0, 1, 2, 3]
+    assert words.starting_with("Paris (T") == [1]
+    assert words.starting_with("Par", limit=2) == [0, 1]
+
+
+@given(NAMES)
+def test_saved_and_opened_it_is_the_same(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
+    folder: Path = tmp_path_factory.mktemp("vocabulary")
+    labels = [name.upper() for name in names]
+    words = Vocabulary.of(names, labels)
+    words.save(folder, "entities")
+    again = Vocabulary.open(folder, "entities")
+    assert [again.name(i) for i in range(len(again))] == names
+    assert [again.label(i) for i in range(len(again))] == labels
+    assert again.fingerprint == words.fingerprint

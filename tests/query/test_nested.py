@@ -1,0 +1,87 @@
+"""The benchmarks' nested lists."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from fuzzing import assert_only_query_errors
+from hypothesis import given, settings
+from worlds import ENTITIES, RELATIONS, queries
+
+from query2particles.errors import QuerySyntaxError
+from query2particles.graph.graph import Graph
+from query2particles.query.algebra import SHAPES, Query, abstract
+from query2particles.query.names import Lexicon
+from query2particles.query.nested import format_nested, from_lists, nested_template, parse_nested
+
+PUBLISHED = {
+    "1p": "[%d,[%d]]",
+    "2p": "[%d,[%d,%d]]",
+    "3p": "[%d,[%d,%d,%d]]",
+    "2i": "[[%d,[%d]],[%d,[%d]]]",
+    "3i": "[[%d,[%d]],[%d,[%d]],[%d,[%d]]]",
+    "pi": "[[%d,[%d,%d]],[%d,[%d]]]",
+    "ip": "[[[%d,[%d]],[%d,[%d]]],[%d]]",
+    "2u": "[[%d,[%d]],[%d,[%d]],[-1]]",
+    "up": "[[[%d,[%d]],[%d,[%d]],[-1]],[%d]]",
+    "2in": "[[%d,[%d]],[%d,[%d,-2]]]",
+    "3in": "[[%d,[%d]],[%d,[%d]],[%d,[%d,-2]]]",
+    "inp": "[[[%d,[%d]],[%d,[%d,-2]]],[%d]]",
+    "pin": "[[%d,[%d,%d]],[%d,[%d,-2]]]",
+    "pni": "[[%d,[%d,%d,-2]],[%d,[%d]]]",
+}
+
+
+def test_the_published_forms() -> None:
+    assert {name: nested_template(shape) for name, shape in SHAPES.items()} == PUBLISHED
+    for name, template in PUBLISHED.items():
+        text = template % tuple(range(template.count("%d")))
+        assert abstract(from_lists(json.loads(text)))[0] == SHAPES[name]
+
+
+@settings(max_examples=500)
+@given(query=queries(len(ENTITIES), len(RELATIONS)))
+def test_formatted_text_reads_back(named: Graph, query: Query) -> None:
+    assert parse_nested(format_nested(query), Lexicon(named)) == query
+
+
+def test_tuples_are_lists() -> None:
+    assert from_lists(((3, (0, -2)), (4, (1,)))) == from_lists([[3, [0, -2]], [4, [1]]])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[", "not JSON"),
+        ("[1,[0]] x", "not JSON"),
+        ("{}", "neither"),
+        ("[]", "neither"),
+        ("[[1,[0]]]", "neither"),
+        ("[1]", "neither"),
+        ("5", "neither"),
+        ("null", "neither"),
+        ('["Ann",["r"]]', "neither"),
+        ("[true,[0]]", "neither"),
+        ("[1,[true]]", "neither a relation"),
+        ("[1,[0.5]]", "neither a relation"),
+        ("[1,[-3]]", "neither a relation"),
+        ("[-1,[0]]", "not an entity"),
+        ("[11,[0]]", "entity 11 does not exist"),
+        ("[1,[8]]", "relation 8 does not exist"),
+        ("[[1,[0]],[-1]]", "neither"),
+        ("[[1,[0]],[2,[0]],[-1],[3,[0]]]", "neither"),
+        ("[" * 10_000, "nested too deeply"),
+        ("[1,[" + "0," * 5000 + "0]]", "nested deeper"),
+        ("9" * 5000, "not JSON"),
+    ],
+)
+def test_wrong_lists(named: Graph, text: str, words: str) -> None:
+    with pytest.raises(QuerySyntaxError, match=words):
+        parse_nested(text, Lexicon(named))
+
+
+@pytest.mark.slow
+def test_no_text_raises_anything_but_our_errors(named: Graph) -> None:
+    seeds = [template % tuple([1] * template.count("%d")) for template in PUBLISHED.values()]
+    assert_only_query_errors(lambda text: parse_nested(text, Lexicon(named)), seeds, '[],-0123456789"{}: e.')

@@ -1,0 +1,74 @@
+"""The path syntax: pairs of text and result, round trips, and errors under the right word."""
+
+from __future__ import annotations
+
+import pytest
+from cases import read_cases
+from fuzzing import assert_only_query_errors
+from hypothesis import given, settings
+from worlds import ENTITIES, RELATIONS, queries
+
+from query2particles.errors import AmbiguousNameError, QueryError, QuerySyntaxError, UnknownNameError
+from query2particles.graph.graph import Graph
+from query2particles.query.algebra import Query
+from query2particles.query.names import Lexicon
+from query2particles.query.nested import format_nested
+from query2particles.query.text import format_path, parse_path
+
+
+@pytest.mark.parametrize(("text", "nested"), read_cases("path.txt"))
+def test_cases(named: Graph, text: str, nested: str) -> None:
+    assert format_nested(parse_path(text, Lexicon(named))) == nested
+
+
+@settings(max_examples=500)
+@given(query=queries(len(ENTITIES), len(RELATIONS)))
+def test_formatted_text_reads_back(named: Graph, query: Query) -> None:
+    assert parse_path(format_path(query, Lexicon(named)), Lexicon(named)) == query
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "words", "position"),
+    [
+        ("Canda.^citizen_of", UnknownNameError, "did you mean 'Canada'", 0),
+        ("Canada.^citizenof", UnknownNameError, "no relation is called 'citizenof'.*'citizen_of'", 8),
+        ("Springfield", AmbiguousNameError, r"Springfield \(Illinois\).*Springfield \(Ohio\)", 0),
+        ("Canada & ", QuerySyntaxError, "ends too early", 9),
+        ("Canada Ann", QuerySyntaxError, "unexpected 'Ann'", 7),
+        ("(Canada", QuerySyntaxError, r"ends too early; expected .*'\)'", 7),
+        ("", QuerySyntaxError, "ends too early", 0),
+        ('"Canada', QuerySyntaxError, "unexpected '\"'", 0),
+        ("Canada.^", QuerySyntaxError, "expected a name", 8),
+        ("!" * 10_000 + "Canada", QuerySyntaxError, "nested deeper", 0),
+    ],
+)
+def test_errors_point_at_the_spot(
+    named: Graph, text: str, kind: type[QueryError], words: str, position: int
+) -> None:
+    with pytest.raises(kind, match=words) as caught:
+        parse_path(text, Lexicon(named))
+    assert caught.value.position == position
+    assert "^" in str(caught.value).splitlines()[-1]
+
+
+def test_the_caret_stands_under_the_word(named: Graph) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        parse_path("Ann\n& Bobb.citizen_of", Lexicon(named))
+    assert str(caught.value).splitlines()[1:] == ["  & Bobb.citizen_of", "    ^^^^"]
+
+
+def test_names_resolve_by_name_then_prefix_then_label(named: Graph) -> None:
+    lexicon = Lexicon(named)
+    assert parse_path('"Springfield (Ohio)"', lexicon) == parse_path('"Springfield (Ohio)"', lexicon)
+    with pytest.raises(UnknownNameError):
+        parse_path("ex:nobody", lexicon)
+
+
+def test_parentheses_do_not_count_as_depth(named: Graph) -> None:
+    assert parse_path("(" * 5000 + "Ann" + ")" * 5000, Lexicon(named)) == parse_path("Ann", Lexicon(named))
+
+
+@pytest.mark.slow
+def test_no_text_raises_anything_but_our_errors(named: Graph) -> None:
+    seeds = [text for text, _ in read_cases("path.txt")]
+    assert_only_query_errors(lambda text: parse_path(text, Lexicon(named)), seeds, '.^&|!()"<>\\ \n')

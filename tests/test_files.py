@@ -1,0 +1,74 @@
+"""Files are written beside their place and renamed into it; nothing foreign is lost."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from query2particles import files
+from query2particles.errors import UsageError
+from query2particles.files import new_file, new_folder
+
+
+def ours(name: str) -> bool:
+    return name.endswith(".part")
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "file"
+    with new_file(target) as partial:
+        partial.write_text("new")
+        assert not target.exists()
+    assert target.read_text() == "new"
+    with pytest.raises(RuntimeError), new_file(target) as partial:
+        partial.write_text("broken")
+        raise RuntimeError
+    assert target.read_text() == "new"
+    assert [path.name for path in target.parent.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("swap", [True, False])
+def test_a_folder_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swap: bool) -> None:
+    if not swap:
+        monkeypatch.setattr(files.sys, "platform", "elsewhere")
+    target = tmp_path / "folder"
+    for content in ("one", "two"):
+        with new_folder(target, replaces=ours) as partial:
+            (partial / f"{content}.part").write_text(content)
+        assert [path.name for path in target.iterdir()] == [f"{content}.part"]
+    with pytest.raises(RuntimeError), new_folder(target, replaces=ours):
+        raise RuntimeError
+    assert [path.name for path in target.iterdir()] == ["two.part"]
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_foreign_files_are_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "thesis.doc").write_text("years of work")
+    with pytest.raises(UsageError, match=r"thesis\.doc"), new_folder(tmp_path, replaces=ours):
+        pass
+    (tmp_path / "thesis.doc").rename(tmp_path / "thesis.part")
+    (tmp_path / "sub").mkdir()
+    with pytest.raises(UsageError, match="sub"), new_folder(tmp_path, replaces=ours):
+        pass
+    with pytest.raises(UsageError, match="is a file"), new_folder(tmp_path / "thesis.part", replaces=ours):
+        pass
+    assert (tmp_path / "thesis.part").read_text() == "years of work"
+
+
+def test_leftovers_of_dead_writers_go_and_of_living_ones_stay(tmp_path: Path) -> None:
+    dead, living = tmp_path / ".file.partial-999999999", tmp_path / f".file.partial-{os.getppid()}"
+    dead.mkdir()
+    living.write_text("busy")
+    with new_file(tmp_path / "file") as partial:
+        partial.write_text("")
+    assert not dead.exists()
+    assert living.exists()
+
+
+def test_a_folder_put_aside_comes_back(tmp_path: Path) -> None:
+    (tmp_path / ".folder.old").mkdir()
+    (tmp_path / ".folder.old" / "kept.part").write_text("old")
+    files.remove_leftovers(tmp_path / "folder")
+    assert (tmp_path / "folder" / "kept.part").read_text() == "old"
