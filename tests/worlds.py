@@ -71,10 +71,7 @@ def random_graph(seed: int, entities: int = 30, relations: int = 4, facts: int =
     return Graph.of(
         Vocabulary.of([f"e{i}" for i in range(entities)]),
         Vocabulary.of([f"r{i}" for i in range(relations)]),
-        {
-            split: (columns[0][part], columns[1][part], columns[2][part])
-            for split, part in bounds.items()
-        },
+        {split: (columns[0][part], columns[1][part], columns[2][part]) for split, part in bounds.items()},
         {"name": f"random-{seed}"},
     )
 

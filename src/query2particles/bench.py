@@ -1,8 +1,8 @@
 """Speed, as ratios in one run: machines differ and are noisy, a ratio measured side by side is neither.
 
-    exact     answers of the fourteen shapes, against plain Python sets; both on all cores, both write every answer out
-    sample    drawing and labelling queries, against a plain Python sampler; both on all cores
-    import    ten million synthetic triples from TSV to a graph folder, and opening it
+exact     answers of the fourteen shapes, against plain Python sets; both on all cores, both write every answer out
+sample    drawing and labelling queries, against a plain Python sampler; both on all cores
+import    ten million synthetic triples from TSV to a graph folder, and opening it
 """
 
 from __future__ import annotations
@@ -109,7 +109,9 @@ def bench_sample(graph: Graph, *, count: int, cap: int, shapes: Sequence[Query],
     """Test queries with labels: the sampler against a plain one, which draws a tenth as many of each shape."""
     cores = os.cpu_count() or 1
     fewer = max(cores * 5, count // 10)
-    result = Bench("sample", machine(), f"{graph.name}, test split, {count:,} queries a shape (plain: {fewer:,}), cap {cap}")
+    result = Bench(
+        "sample", machine(), f"{graph.name}, test split, {count:,} queries a shape (plain: {fewer:,}), cap {cap}"
+    )
     say("building the dictionaries of the plain sampler")
     large, small = PlainGraph.of(graph.at("test")), PlainGraph.of(graph.at("valid"))
     sample_shape(graph, SHAPES["2p"], min(count, 1000), split="test", cap=cap, seed=1)

@@ -127,7 +127,7 @@ def demo(
         [(row.shape, row.queries, row.easy, row.hard, row.example) for row in drawn],
         right=(1, 2, 3),
     )
-    typer.echo('\nAsk one yourself:  q2p answer atlas \'Canada.^citizen_of & "Turing Award".^award_received\'')
+    typer.echo("\nAsk one yourself:  q2p answer atlas 'Canada.^citizen_of & \"Turing Award\".^award_received'")
 
 
 @graph_app.command("import")
@@ -271,9 +271,13 @@ def data_convert(
 def sample(
     graph: GraphName,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder of queries to write, or to add to.")],
-    shapes: Annotated[str, typer.Option(help="Shapes by nickname or spelled, e.g. `2i,pi,i(p(e),u(p(e),p(e)))`.")] = "all",
+    shapes: Annotated[
+        str, typer.Option(help="Shapes by nickname or spelled, e.g. `2i,pi,i(p(e),u(p(e),p(e)))`.")
+    ] = "all",
     count: Annotated[int, typer.Option(min=1, help="Queries of each shape.")] = 500,
-    split: Annotated[SplitName, typer.Option(help="Training queries, or valid or test ones with hard answers.")] = SplitName.test,
+    split: Annotated[
+        SplitName, typer.Option(help="Training queries, or valid or test ones with hard answers.")
+    ] = SplitName.test,
     cap: Annotated[int, typer.Option(min=1, help="The most new (or lost) answers that a query may have.")] = 100,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     every_1p: Annotated[
@@ -301,7 +305,14 @@ def sample(
             many = None if every_1p and shape == SHAPES["1p"] else count
             drawn.append(
                 sample_shape(
-                    opened, shape, many, split=_split(split), cap=cap, seed=seed, allow_fewer=allow_fewer, progress=progress
+                    opened,
+                    shape,
+                    many,
+                    split=_split(split),
+                    cap=cap,
+                    seed=seed,
+                    allow_fewer=allow_fewer,
+                    progress=progress,
                 )
             )
     about = {"source": f"drawn by query2particles {__version__} from {opened.name}, cap {cap}, seed {seed}"}
@@ -309,14 +320,27 @@ def sample(
         out, _split(split), {one.shape: one.ids for one in drawn}, {one.shape: one.labels for one in drawn}, about
     )
     rows = [
-        (nickname(one.shape), len(one.ids), int(one.labels.easy.sizes.sum()), int(one.labels.hard.sizes.sum()), one.attempts)
+        (
+            nickname(one.shape),
+            len(one.ids),
+            int(one.labels.easy.sizes.sum()),
+            int(one.labels.hard.sizes.sum()),
+            one.attempts,
+        )
         for one in drawn
     ]
     if json:
         keys = ("shape", "queries", "easy", "hard", "draws")
-        print_json({"out": str(out), "split": split.value, "shapes": [dict(zip(keys, row, strict=True)) for row in rows]})
+        print_json(
+            {"out": str(out), "split": split.value, "shapes": [dict(zip(keys, row, strict=True)) for row in rows]}
+        )
     else:
-        print_table(f"{split.value} queries of {opened.name}", ("shape", "queries", "easy", "hard", "draws"), rows, right=(1, 2, 3, 4))
+        print_table(
+            f"{split.value} queries of {opened.name}",
+            ("shape", "queries", "easy", "hard", "draws"),
+            rows,
+            right=(1, 2, 3, 4),
+        )
         note(f"Saved in {out}. Next:  q2p data check {out} --graph {graph}")
 
 
@@ -325,12 +349,15 @@ def answer(
     graph: GraphName,
     query: Annotated[str | None, typer.Argument(metavar="QUERY", help="A question in any of the syntaxes.")] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="A file of questions, one a line, `#` for remarks; `-` for stdin.")
+        Path | None,
+        typer.Option("--file", "-f", help="A file of questions, one a line, `#` for remarks; `-` for stdin."),
     ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="How many answers to name.")] = 10,
     method: Annotated[MethodName, typer.Option(help="`exact`: what follows from stored facts.")] = MethodName.exact,
     syntax: Annotated[SyntaxName | None, typer.Option(help="By default, guessed from the text.")] = None,
-    split: Annotated[SplitName, typer.Option(help="The facts to use: those of train, train + valid, or all.")] = SplitName.test,
+    split: Annotated[
+        SplitName, typer.Option(help="The facts to use: those of train, train + valid, or all.")
+    ] = SplitName.test,
     json: Json = False,
 ) -> None:
     """Answer a question, or a file of them."""
@@ -415,7 +442,8 @@ def _bench_data(data: Path | None, count: int) -> tuple[Graph, Batch, int]:
     note("no --data: measuring on the small embedded graph, where ratios are lower")
     graph = open_graph(ATLAS)
     drawn = {
-        shape: sample_shape(graph, shape, count, split="test", cap=100, allow_fewer=True).ids for shape in SHAPES.values()
+        shape: sample_shape(graph, shape, count, split="test", cap=100, allow_fewer=True).ids
+        for shape in SHAPES.values()
     }
     return graph, drawn, 100
 

@@ -56,7 +56,9 @@ def ask_all(graph: Graph, k: int = 12) -> Iterator[tuple[str, str, Answered]]:
         yield words, text, ask(graph, text, syntax=syntax, k=k)
 
 
-def draw_all(graph: Graph, *, count: int, seed: int, progress: Callable[[int], object] | None = None) -> Iterator[Drawn]:
+def draw_all(
+    graph: Graph, *, count: int, seed: int, progress: Callable[[int], object] | None = None
+) -> Iterator[Drawn]:
     """Test queries of all fourteen shapes."""
     lexicon = Lexicon(graph)
     for name, shape in SHAPES.items():

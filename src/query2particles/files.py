@@ -31,7 +31,7 @@ def new_file(target: Path) -> Iterator[Path]:
     try:
         yield partial
         _flush(partial)
-        os.replace(partial, target)
+        partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
     _flush(target.parent)
@@ -44,7 +44,7 @@ def new_folder(target: Path, *, replaces: Callable[[str], bool]) -> Iterator[Pat
     A folder that is there already is replaced only if `replaces` says so of the name of everything in it: nothing is
     lost that we did not write.
     """
-    target = Path(os.path.abspath(target))
+    target = Path.cwd() / target
     check_replaceable(target, replaces)
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(target)
@@ -58,7 +58,7 @@ def new_folder(target: Path, *, replaces: Callable[[str], bool]) -> Iterator[Pat
         if target.exists():
             _exchange(partial, target)
         else:
-            os.rename(partial, target)
+            partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     _flush(target.parent)
@@ -78,7 +78,7 @@ def remove_leftovers(target: Path) -> None:
     """Remove what writers of `target` that no longer live have left beside it."""
     aside = _aside(target)
     if aside.exists() and not target.exists():
-        os.rename(aside, target)
+        aside.rename(target)
     for path in target.parent.glob(f".{target.name}.partial-*"):
         process = path.name.rpartition("-")[2]
         if process.isdigit() and int(process) != os.getpid() and _alive(int(process)):
@@ -129,6 +129,6 @@ def _exchange(new: Path, old: Path) -> None:
                 return
     aside = _aside(old)
     shutil.rmtree(aside, ignore_errors=True)
-    os.rename(old, aside)
-    os.rename(new, old)
+    old.rename(aside)
+    new.rename(old)
     shutil.rmtree(aside, ignore_errors=True)

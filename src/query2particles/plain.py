@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from query2particles.graph.edges import Edges
 from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union, branches, has_complement
 
-__all__ = ["PlainGraph", "plain_answers", "plain_sample"]
+__all__ = ["PlainGraph", "plain_answers", "plain_draw", "plain_sample"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def plain_sample(
     seen: set[Query] = set()
     found: list[tuple[Query, set[int], set[int]]] = []
     while len(found) < count:
-        query = _ground(shape, generator.choice(entities), None, large, generator)
+        query = plain_draw(shape, generator.choice(entities), large, generator)
         if query is None or query in seen:
             continue
         answers, known = plain_answers(query, large), plain_answers(query, small)
@@ -80,10 +80,10 @@ def plain_sample(
     return found
 
 
-def _ground(
-    shape: Query, target: int, last: int | None, graph: PlainGraph, generator: random.Random
+def plain_draw(
+    shape: Query, target: int, graph: PlainGraph, generator: random.Random, last: int | None = None
 ) -> Query | None:
-    """A query of this shape whose positive branches all reach `target`; None where the walk gets stuck."""
+    """A query of this shape, grounded backwards from `target`; None where the walk gets stuck."""
     match shape:
         case Anchor():
             return Anchor(target)
@@ -93,13 +93,13 @@ def _ground(
                 return None
             outgoing = generator.choice(choices)
             source = generator.choice(tuple(graph.tails[target, outgoing]))
-            below = _ground(inner, source, outgoing ^ 1, graph, generator)
+            below = plain_draw(inner, source, graph, generator, outgoing ^ 1)
             return None if below is None else Project(below, outgoing ^ 1)
         case Complement(inner):
-            below = _ground(inner, target, last, graph, generator)
+            below = plain_draw(inner, target, graph, generator, last)
             return None if below is None else Complement(below)
         case Intersect() | Union():
-            several = [_ground(branch, target, None, graph, generator) for branch in branches(shape)]
+            several = [plain_draw(branch, target, graph, generator) for branch in branches(shape)]
             kept = tuple(branch for branch in several if branch is not None)
             if len(kept) < len(several) or len(set(kept)) < len(kept):
                 return None

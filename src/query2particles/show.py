@@ -47,7 +47,9 @@ def note(message: str) -> None:
     _console(stderr=True).print(message, soft_wrap=True)
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[int] = ()) -> None:
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[int] = ()
+) -> None:
     """A table; `right` are the columns of numbers."""
     from rich.table import Table
     from rich.text import Text
@@ -76,7 +78,7 @@ def progress_bar(what: str, total: int | None) -> Iterator[Callable[[int], objec
 
 
 @contextlib.contextmanager
-def progress_bytes(what: str) -> Iterator[Callable[[int, int], object]]:
+def progress_bytes(what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on stderr, called with the bytes done and the bytes in all."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -121,16 +123,24 @@ def print_graph(graph: Graph, relations: int = 20) -> None:
     console = _console()
     console.print(f"{figures['name']}: {about.get('description', 'a knowledge graph')}", soft_wrap=True)
     console.print(
-        f"{figures['entities']:,} entities, {figures['relations']:,} relations, {figures['facts_total']:,} facts ({split}); "
+        f"{figures['entities']:,} entities, {figures['relations']:,} relations, "
+        f"{figures['facts_total']:,} facts ({split}); "
         f"half of the entities have {figures['median_degree']:g} facts or fewer",
         soft_wrap=True,
     )
     counts = figures["facts_by_relation"]
-    rows = [(name, graph.relations.label(index), count) for name, count in list(counts.items())[:relations]
-            if (index := graph.relations.find(name)) is not None]
+    rows = [
+        (name, graph.relations.label(index), count)
+        for name, count in list(counts.items())[:relations]
+        if (index := graph.relations.find(name)) is not None
+    ]
     more = len(counts) - len(rows)
-    print_table("Relations" + (f" (the {len(rows)} largest of {len(counts):,})" if more else ""),
-                ("name", "label", "facts"), rows, right=(2,))
+    print_table(
+        "Relations" + (f" (the {len(rows)} largest of {len(counts):,})" if more else ""),
+        ("name", "label", "facts"),
+        rows,
+        right=(2,),
+    )
     busiest = ", ".join(f"{name} ({count:,})" for name, count in figures["busiest_entities"].items())
     console.print(f"Most facts: {busiest}", soft_wrap=True)
     for key in ("attribution", "duplicates", "literals_dropped"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from worlds import queries
 
 from query2particles.errors import QueryError
 from query2particles.query.algebra import (
@@ -32,6 +31,7 @@ from query2particles.query.algebra import (
     shape_named,
     size,
 )
+from worlds import queries
 
 QUERIES = queries(20, 5)
 
@@ -47,9 +47,7 @@ def test_the_fourteen_shapes() -> None:
     assert tuple(SHAPES) == EPFO + NEGATION
     assert [len(list(query_ids(shape))) for shape in SHAPES.values()] == [2, 3, 4, 4, 6, 5, 5, 4, 5, 4, 6, 5, 5, 5]
     assert [has_complement(shape) for shape in SHAPES.values()] == [False] * 9 + [True] * 5
-    assert SHAPES["pni"] == Intersect(
-        (Complement(Project(Project(Anchor(0), 1), 2)), Project(Anchor(3), 4))
-    )
+    assert SHAPES["pni"] == Intersect((Complement(Project(Project(Anchor(0), 1), 2)), Project(Anchor(3), 4)))
     for name, shape in SHAPES.items():
         assert nickname(shape) == name
         assert shape_named(name) == shape

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
-from fuzzing import assert_only_query_errors
 from hypothesis import given, settings
-from worlds import ENTITIES, RELATIONS, queries
 
+from fuzzing import assert_only_query_errors
 from query2particles.errors import QuerySyntaxError
 from query2particles.graph.graph import Graph
 from query2particles.query.algebra import SHAPES, Query, abstract
 from query2particles.query.names import Lexicon
 from query2particles.query.nested import format_nested, from_lists, nested_template, parse_nested
+from worlds import ENTITIES, RELATIONS, queries
 
 PUBLISHED = {
     "1p": "[%d,[%d]]",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings
-from worlds import oracle, queries, random_graph, successors
 
 from query2particles.errors import UnsupportedError
 from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union, branches
 from query2particles.query.rewrite import de_morgan, flatten, lift_unions
+from worlds import oracle, queries, random_graph, successors
 
 GRAPH = random_graph(5, entities=12, relations=3, facts=50)
 KNOWN = successors(GRAPH, "test")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+
 from cases import read_cases
 from fuzzing import assert_only_query_errors
-from hypothesis import given, settings
-from worlds import ENTITIES, RELATIONS, queries
-
 from query2particles.errors import AmbiguousNameError, QueryError, QuerySyntaxError, UnknownNameError
 from query2particles.graph.graph import Graph
 from query2particles.query.algebra import Query
 from query2particles.query.names import Lexicon
 from query2particles.query.nested import format_nested
 from query2particles.query.text import format_path, parse_path
+from worlds import ENTITIES, RELATIONS, queries
 
 
 @pytest.mark.parametrize(("text", "nested"), read_cases("path.txt"))
@@ -42,9 +42,7 @@ def test_formatted_text_reads_back(named: Graph, query: Query) -> None:
         ("!" * 10_000 + "Canada", QuerySyntaxError, "nested deeper", 0),
     ],
 )
-def test_errors_point_at_the_spot(
-    named: Graph, text: str, kind: type[QueryError], words: str, position: int
-) -> None:
+def test_errors_point_at_the_spot(named: Graph, text: str, kind: type[QueryError], words: str, position: int) -> None:
     with pytest.raises(kind, match=words) as caught:
         parse_path(text, Lexicon(named))
     assert caught.value.position == position

@@ -62,11 +62,10 @@ class Exact:
 
     def score(self, state: Sets, entities: Ints | None = None) -> npt.NDArray[np.float32]:
         """1 for members, 0 for others."""
-        members = state.matrix().toarray() != state.complemented
-        if entities is None:
-            return members.astype(np.float32)
-        chosen = np.broadcast_to(entities, (len(state), entities.shape[-1]))
-        return np.take_along_axis(members, chosen, axis=1).astype(np.float32)
+        members: npt.NDArray[np.bool_] = state.matrix().toarray() != state.complemented
+        if entities is not None:
+            members = np.take_along_axis(members, np.broadcast_to(entities, (len(state), entities.shape[-1])), axis=1)
+        return members.astype(np.float32)
 
     def stack(self, states: Sequence[Sets]) -> Sets:
         return Sets.stack(states)
@@ -104,12 +103,13 @@ class Exact:
             (ones, edge_rows.take(present).astype(index, copy=False), offsets.astype(index)),
             shape=(len(state), len(self.edges.keys)),
         )
-        return chosen @ self.edges.matrix
+        counts: sparse.csr_array = chosen @ self.edges.matrix
+        return counts
 
     def _project_complement(self, state: Sets, relations: Ints) -> Sets:
         """An entity t is reached from outside the listed members unless all its sources are among them:
 
-            project(¬A, r) = range(r) − {t : |{h ∈ A : (h, r, t)}| = |{h : (h, r, t)}|}
+        project(¬A, r) = range(r) − {t : |{h ∈ A : (h, r, t)}| = |{h : (h, r, t)}|}
         """
         counts = self._followed(state, relations).sorted_indices()
         reached = Sets.of_matrix(counts, ordered=True)

@@ -31,7 +31,9 @@ def execute(plan: Plan, method: Method[State], ids: Sequence[Any], *, keep: bool
             for member in members:
                 for below in member.below:
                     del states[below]
-        own = _joined([ids[member.shape][:, member.position] for member in members]) if members[0].position >= 0 else None
+        own = None
+        if step.operator in (Anchor, Project):
+            own = np.concatenate([ids[member.shape][:, member.position] for member in members])
         if step.operator is Anchor:
             result = method.anchor(own)
         elif step.operator is Project:
@@ -52,14 +54,3 @@ def execute(plan: Plan, method: Method[State], ids: Sequence[Any], *, keep: bool
 
 def _stacked(method: Method[State], states: list[State]) -> State:
     return states[0] if len(states) == 1 else method.stack(states)
-
-
-def _joined(columns: list[Any]) -> Any:
-    """Id columns end to end, whatever library they come from."""
-    if len(columns) == 1:
-        return columns[0]
-    if isinstance(columns[0], np.ndarray):
-        return np.concatenate(columns)
-    import torch
-
-    return torch.cat(columns)

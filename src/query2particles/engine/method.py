@@ -19,8 +19,10 @@ State = TypeVar("State")
 class Method(Protocol[State]):
     """What the engine needs of a method. Ids are one-dimensional integer arrays (numpy, or torch on any device)."""
 
-    operators: Set[type[Query]]
-    """Without Union here, unions are lifted to the root or rewritten (`query/rewrite`) before compiling."""
+    @property
+    def operators(self) -> Set[type[Query]]:
+        """Without Union here, unions are lifted to the root or rewritten (`query/rewrite`) before compiling."""
+        ...
 
     def anchor(self, entities: Any) -> State:
         """(n,) entities → the states of n one-element sets."""
@@ -49,12 +51,12 @@ class Method(Protocol[State]):
         ...
 
     def kind(self, operator: type[Query], below: Sequence[Hashable]) -> Hashable:
-        """What states can be stacked: only those of one kind. Known before anything runs. `width` suits most methods."""
+        """Only states of one kind can be stacked; known before anything runs. `width` suits most methods."""
         ...
 
 
 def width(operator: type[Query], below: Sequence[Hashable]) -> Hashable:
-    """The width of a state in units of an anchor's: an intersection returns one unit, a union the sum, others keep it."""
+    """The width of a state in units of an anchor's: an intersection returns one, a union the sum, others keep it."""
     if operator in (Anchor, Intersect):
         return 1
     if operator is Union:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -50,10 +51,8 @@ class Sets:
             return self
         matrix = self._as_matrix()
         matrix.has_sorted_indices = False
-        if len(self.values) > 8 * self.entities:
-            matrix = matrix.tocsc().tocsr()  # two passes in linear time, which beats sorting each row
-        else:
-            matrix = matrix.sorted_indices()
+        # Long rows: to columns and back takes linear time, which beats sorting each row.
+        matrix = matrix.tocsc().tocsr() if len(self.values) > 8 * self.entities else matrix.sorted_indices()
         return replace(self, offsets=matrix.indptr, values=matrix.indices, ordered=True)
 
     def __len__(self) -> int:
@@ -117,7 +116,9 @@ class Sets:
         """The same sets with every member listed, none as a complement."""
         if not self.complemented:
             return self
-        return Sets.stack([Sets(self.entities, np.array([0, len(row)]), row) for row in map(self.__getitem__, range(len(self)))])
+        return Sets.stack(
+            [Sets(self.entities, np.array([0, len(row)]), row) for row in map(self.__getitem__, range(len(self)))]
+        )
 
     def __sub__(self, other: Sets) -> Sets:
         """Row by row, the members of self that other does not have."""
@@ -128,14 +129,10 @@ def intersection(branches: Sequence[Sets]) -> Sets:
     """Row by row: ⋂ Aᵢ ∩ ⋂ ¬Bⱼ = ⋂ Aᵢ − ⋃ Bⱼ, and ⋂ ¬Bⱼ = ¬ ⋃ Bⱼ where there is no A."""
     positive = [sets.matrix() for sets in branches if not sets.complemented]
     negative = [sets.matrix() for sets in branches if sets.complemented]
-    excluded = negative[0] if negative else None
-    for matrix in negative[1:]:
-        excluded = excluded.maximum(matrix)
-    if not positive:
+    excluded = reduce(lambda one, other: one.maximum(other), negative) if negative else None
+    if excluded is not None and not positive:
         return Sets.of_matrix(excluded, ordered=True).complement()
-    common = positive[0]
-    for matrix in positive[1:]:
-        common = common.multiply(matrix)
+    common = reduce(lambda one, other: one.multiply(other), positive)
     return Sets.of_matrix(common if excluded is None else common > excluded, ordered=True)
 
 

@@ -39,13 +39,13 @@ def open_benchmark(folder: Path) -> Graph:
     """The graph of a benchmark folder."""
     entities = read_vocabulary(_required(folder, "entities.tsv"))
     names, labels = read_vocabulary(_required(folder, "relations.tsv"))
-    both_ways = len(names) > 0 and len(names) % 2 == 0 and all(
-        inverse == name + _REVERSE for name, inverse in zip(names[::2], names[1::2], strict=True)
+    both_ways = (
+        len(names) > 0
+        and len(names) % 2 == 0
+        and all(inverse == name + _REVERSE for name, inverse in zip(names[::2], names[1::2], strict=True))
     )
-    if both_ways:
-        relations = Vocabulary.of(names[::2], labels[::2])
-    else:
-        relations = Vocabulary.of(names, labels)
+    step = 2 if both_ways else 1
+    relations = Vocabulary.of(names[::step], labels[::step])
     facts: dict[Split, tuple[Ints, Ints, Ints]] = {}
     for split in SPLITS:
         path = find_file(folder, f"{split}.txt")
@@ -113,7 +113,11 @@ def _read_triples(path: Path, entities: int, relations: int, both_ways: bool) ->
     if len(numbers) != 3 * lines or text.count(b"\t") != 2 * lines:
         raise _first_bad_line(path, text)
     heads, between, tails = numbers.reshape(-1, 3).T
-    for what, column, count in (("entity", heads, entities), ("relation", between, relations), ("entity", tails, entities)):
+    for what, column, count in (
+        ("entity", heads, entities),
+        ("relation", between, relations),
+        ("entity", tails, entities),
+    ):
         outside = np.flatnonzero((column < 0) | (column >= count))
         if len(outside):
             line = int(outside[0])

@@ -63,7 +63,8 @@ class Edges:
             fresh[1:] = (keys[1:] != keys[:-1]) | (ends[1:] != ends[:-1])
             keys, ends = keys[fresh], ends[fresh]
         first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-        offsets = np.append(first, len(keys)).astype(np.int32 if len(keys) < 2**31 else np.int64)
+        index = np.int32 if len(keys) < 2**31 else np.int64
+        offsets: Ints = np.append(first, len(keys)).astype(index)
         return Edges(entity_count, directed, keys[first], offsets, ends)
 
     def __len__(self) -> int:

@@ -16,6 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
+import numpy as np
+
 from query2particles.errors import GraphError
 from query2particles.files import new_folder
 from query2particles.graph.edges import Edges, Ints
@@ -58,21 +60,15 @@ class Graph:
         about: Mapping[str, Any] | None = None,
     ) -> Graph:
         """The graph of these facts: arrays of heads, stored relations and tails for each split's own facts."""
-        import numpy as np
-
         levels: dict[Split, Edges] = {}
-        heads, between, tails = [], [], []
+        so_far: list[tuple[Ints, Ints, Ints]] = []
         for split in SPLITS:
             own = facts.get(split)
             if own is not None and len(own[0]):
-                for array, column in zip(own, (heads, between, tails), strict=True):
-                    column.append(array)
+                so_far.append(own)
+                heads, between, tails = map(np.concatenate, zip(*so_far, strict=True))
                 levels[split] = Edges.of(
-                    np.concatenate(heads),
-                    np.concatenate(between),
-                    np.concatenate(tails),
-                    entity_count=len(entities),
-                    relation_count=len(relations),
+                    heads, between, tails, entity_count=len(entities), relation_count=len(relations)
                 )
             elif levels:
                 levels[split] = levels[SPLITS[SPLITS.index(split) - 1]]
@@ -139,9 +135,7 @@ class Graph:
             levels: dict[Split, Edges] = {}
             for split in SPLITS:
                 levels[split] = (
-                    Edges.open(
-                        folder, split, entity_count=manifest["entities"], relation_count=manifest["relations"]
-                    )
+                    Edges.open(folder, split, entity_count=manifest["entities"], relation_count=manifest["relations"])
                     if split in manifest["levels"]
                     else levels[smaller(split)]
                 )

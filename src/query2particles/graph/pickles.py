@@ -16,6 +16,7 @@ A `defaultdict` is returned as a plain `dict`, so that no key appears by being a
 from __future__ import annotations
 
 import pickletools
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,10 +46,10 @@ class _Name:
 _NAMES = {("collections", "defaultdict"): _Name("defaultdict")} | {
     (module, word): _Name(word)
     for module in ("builtins", "__builtin__")
-    for word in ("set", "frozenset", "list", "dict", "int")
+    for word in ("set", "frozenset", "list", "dict", "int", "long")
 }
-"""What a file may name, in Python 2's spelling too. Lists, dictionaries and integers have opcodes of their own; their
-names only say what a `defaultdict` begins with."""
+"""What a file may name, Python 2's spelling and `long` included. Lists, dictionaries and integers have opcodes of their
+own; their names only say what a `defaultdict` begins with."""
 
 
 class _BrokenError(Exception):
@@ -68,10 +69,12 @@ def safe_load(path: Path) -> object:
     except OSError as error:
         raise SourceError(path, None, f"cannot be read: {error.strerror}") from error
     try:
-        return _Machine(data).run()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", DeprecationWarning)  # what Python says of text with wrong escapes
+            return _Machine(data).run()
     except _UnsafeError as error:
         raise UnsafePickleError(f"{path}: {error}; only plain data is read, so the file was not loaded") from None
-    except (_BrokenError, ValueError) as error:
+    except (_BrokenError, ValueError, DeprecationWarning) as error:
         raise SourceError(path, None, f"is not a whole pickle: {error}") from error
     except LookupError as error:
         raise SourceError(path, None, "is not a whole pickle: it uses what it did not make") from error
@@ -174,7 +177,7 @@ class _Machine:
                 if self.copied > len(self.data):
                     raise _UnsafeError("it copies the same members over and over")
                 self.push((set if word == "set" else frozenset)(_hashable(items)))
-            case "defaultdict", () | (None,) | (_Name("set" | "frozenset" | "list" | "dict" | "int"),):
+            case "defaultdict", () | (None,) | (_Name("set" | "frozenset" | "list" | "dict" | "int" | "long"),):
                 self.push({})
             case word, _:
                 raise _UnsafeError(f"it calls {word!r} in a way that plain data does not need")

@@ -13,6 +13,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -169,7 +170,7 @@ class Vocabulary:
 
 def _letter_pairs(text: str) -> frozenset[str]:
     padded = f" {text.casefold().replace('_', ' ')} "
-    return frozenset(map("".join, zip(padded, padded[1:], strict=False)))
+    return frozenset(map("".join, pairwise(padded)))
 
 
 def _dice(one: frozenset[str], other: frozenset[str]) -> float:

@@ -270,7 +270,9 @@ def _read_shape(text: str, at: int, level: int) -> tuple[Query, int]:
     letter = text[at : at + 1]
     if level > MAX_DEPTH or letter not in tuple("epiun"):
         known = ", ".join(SHAPES)
-        raise QueryError(f"there is no such shape; say one of {known}, or spell it, e.g. 'i(p(p(e)),n(p(e)))'", text, at)
+        raise QueryError(
+            f"there is no such shape; say one of {known}, or spell it, e.g. 'i(p(p(e)),n(p(e)))'", text, at
+        )
     if letter == "e":
         return Anchor(0), at + 1
     below: list[Query] = []

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 __all__ = ["NAME_TERMINALS", "check_level", "quoted", "read", "unquoted"]
 
-NAME_TERMINALS = r'''
+NAME_TERMINALS = r"""
 QUOTED: /"(?:[^"\\\n]|\\.)*"/
 IRI: /<[^<>"\s]*>/
-'''
+"""
 """How odd names are written in every syntax of ours: quoted, or as an IRI between angle brackets."""
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}

@@ -1,8 +1,8 @@
 """Rules from query to query; each keeps the exact answers.
 
-    flatten      (A & B) & C → A & B & C, the same for |, and !!A → A
-    lift_unions  unions to the root (disjunctive normal form): (A | B).r → A.r | B.r,  (A | B) & C → A & C | B & C
-    de_morgan    A | B → !(!A & !B): no unions left
+flatten      (A & B) & C → A & B & C, the same for |, and !!A → A
+lift_unions  unions to the root (disjunctive normal form): (A | B).r → A.r | B.r,  (A | B) & C → A & C | B & C
+de_morgan    A | B → !(!A & !B): no unions left
 """
 
 from __future__ import annotations
@@ -10,7 +10,16 @@ from __future__ import annotations
 from math import prod
 
 from query2particles.errors import UnsupportedError
-from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union, branches, replace_branches
+from query2particles.query.algebra import (
+    Anchor,
+    Complement,
+    Intersect,
+    Project,
+    Query,
+    Union,
+    branches,
+    replace_branches,
+)
 
 __all__ = ["DNF_LIMIT", "de_morgan", "flatten", "lift_unions"]
 
@@ -24,8 +33,10 @@ def flatten(query: Query) -> Query:
     match query, below:
         case Complement(), [Complement(inner)]:
             return inner
-        case (Intersect() | Union()), _:
-            parts = [part for branch in below for part in (branches(branch) if type(branch) is type(query) else (branch,))]
+        case ((Intersect() | Union()), _):
+            parts = [
+                part for branch in below for part in (branches(branch) if type(branch) is type(query) else (branch,))
+            ]
             return replace_branches(query, parts)
         case _:
             return replace_branches(query, below)

@@ -1,10 +1,10 @@
-"""Query sets as folders of JSON lines, the form in which the benchmarks are kept.
+r"""Query sets as folders of JSON lines, the form in which the benchmarks are kept.
 
     <split>-<shape>.jsonl.xz       one query a line, in the nested form of `query/nested`
     counts.json                    for each file: queries, totals, and a SHA-256 of every hard-answer set
 
 Answers are not stored, they follow from the graph. `hard_sha256` is taken over the sorted lines
-`query + " " + hard answers, ascending, joined by commas + "\\n"`.
+`query + " " + hard answers, ascending, joined by commas + "\n"`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,18 @@ from query2particles.query.algebra import Query, abstract, anchor_positions, nic
 from query2particles.query.nested import from_lists, nested_template
 from query2particles.workload.labels import Labels, label
 
-__all__ = ["COUNTS", "Check", "check_set", "fits", "hard_digest", "is_set_file", "query_files", "read_queries", "read_set", "write_set"]
+__all__ = [
+    "COUNTS",
+    "Check",
+    "check_set",
+    "fits",
+    "hard_digest",
+    "is_set_file",
+    "query_files",
+    "read_queries",
+    "read_set",
+    "write_set",
+]
 
 COUNTS = "counts.json"
 _DIGITS = b"0123456789"
@@ -54,9 +65,9 @@ def query_files(folder: Path) -> dict[tuple[Split, str], Path]:
     found: dict[tuple[Split, str], Path] = {}
     for path in sorted(folder.iterdir()):
         stem = path.name.removesuffix(".xz").removesuffix(".gz")
-        split, dash, shape = stem.removesuffix(".jsonl").partition("-")
-        if stem.endswith(".jsonl") and dash and split in SPLITS:
-            found[split, shape] = path  # type: ignore[index]  # split is one of SPLITS
+        for split in SPLITS:
+            if stem.startswith(f"{split}-") and stem.endswith(".jsonl"):
+                found[split, stem.removeprefix(f"{split}-").removesuffix(".jsonl")] = path
     return found
 
 
@@ -203,15 +214,24 @@ def _compare(
         for several in ([found.hard for found in labels.values()], [found.easy for found in labels.values()])
     )
     unanswered = sum(int((found.hard.sizes == 0).sum()) for found in labels.values())
-    seen = {"queries": queries, "hard_total": hard, "easy_total": easy, "without_hard_answer": unanswered}
+    seen: dict[str, int | str] = {
+        "queries": queries,
+        "hard_total": hard,
+        "easy_total": easy,
+        "without_hard_answer": unanswered,
+    }
     if "hard_sha256" in stored:
         lines = [line for _, own in read.values() for line in own]
         seen["hard_sha256"] = hard_digest(lines, [found.hard for found in labels.values()])
-    return queries, hard, [
-        f"{key} is {value}, stored {stored.get(key, 0)}"
-        for key, value in seen.items()
-        if value != stored.get(key, 0 if key == "without_hard_answer" else value)
-    ]
+    return (
+        queries,
+        hard,
+        [
+            f"{key} is {value}, stored {stored.get(key, 0)}"
+            for key, value in seen.items()
+            if value != stored.get(key, 0 if key == "without_hard_answer" else value)
+        ],
+    )
 
 
 def fits(graph: Graph, shape: Query, ids: Ints) -> bool:

@@ -5,24 +5,26 @@ a relation uniformly among the *distinct* relations that reach the entity, excep
 in the same chain, then a source uniformly under it. Every branch, negated and united ones too, starts from the same
 answer. A draw is rejected if
 
-- two branches of one node are equal, or the same query was drawn before (branch order does not count),
+- two branches of one node are equal, or the same query was drawn before; A & B and B & A count as two, as they do in
+  the published sets (which matters: counting them once, NELL's 2i queries have a fifth fewer hard answers),
 - it has no answer, or more than `cap` new ones; for valid and test also: no hard answer,
 - it has a complement and loses no answer from the smaller to the larger level, or more than `cap` (valid and test).
 
 One-hop queries (1p) are not drawn: they are every (head, relation) of the split's own facts with at most `cap` answers
 there, or `count` of them.
 
-Draws are made in rounds of whole arrays. Each round has its own random numbers, from the seed, the shape and its number,
-so that the result does not depend on the number of cores.
+Draws are made in rounds of whole arrays. Each round has its own random numbers, from the seed, the shape and its
+number, so that the result does not depend on the number of cores.
 """
 
 from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import combinations
 from itertools import count as counting
 
 import numpy as np
@@ -53,8 +55,8 @@ from query2particles.workload.labels import Labels, labels_between
 __all__ = ["Sample", "draw_queries", "sample_shape"]
 
 _ROUND = 2048
-_PATIENCE = 300
-"""Rounds without a single new query after which a shape is given up."""
+_PATIENCE = 200_000
+"""Draws without a single new query after which a shape is given up."""
 
 Hashes = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
@@ -95,7 +97,9 @@ def sample_shape(
         raise SamplingError(f"{name} queries cannot all be listed; say how many to draw")
     else:
         found, attempts = _draw(shape, count, large, small, cap, key, workers or os.cpu_count() or 1, progress)
-    ids = np.concatenate([part.ids for part in found]) if found else np.zeros((0, len(tuple(query_ids(shape)))), np.int64)
+    ids = (
+        np.concatenate([part.ids for part in found]) if found else np.zeros((0, len(tuple(query_ids(shape)))), np.int64)
+    )
     if count is not None and len(ids) < count and not allow_fewer:
         raise SamplingError(
             f"only {len(ids):,} of {count:,} {name} queries could be grounded on the {split} split of {graph.name} "
@@ -134,31 +138,34 @@ def _draw(
     progress: Callable[[int], object] | None,
 ) -> tuple[list[_Round], int]:
     """Rounds until `count` different queries are found, or patience ends."""
-    size = max(64, min(_ROUND, 4 * count))
     entities = np.flatnonzero(np.diff(large.row_bounds))
     found: list[_Round] = []
     seen: set[int] = set()
     idle = attempts = 0
 
+    def size_of(number: int) -> int:
+        """Few draws at first, for few queries; more and more where hardly any is accepted."""
+        return min(_ROUND, max(64, 4 * count) << min(number // 4, 10))
+
     def one_round(number: int) -> _Round:
         generator = np.random.default_rng([*key, number])
-        ids, hashes = draw_queries(shape, size, large, generator, entities)
+        ids, hashes = draw_queries(shape, size_of(number), large, generator, entities)
         return _accepted(shape, ids, hashes, large, small, cap)
 
     with ThreadPoolExecutor(workers) as pool:
-        for result in _in_order(pool, one_round, ahead=workers):
-            attempts += size
+        for number, result in enumerate(_in_order(pool, one_round, ahead=workers)):
+            attempts += size_of(number)
             fresh = []
             for row, signature in enumerate(result.hashes.tolist()):
                 if signature not in seen and len(seen) < count:
                     seen.add(signature)
                     fresh.append(row)
-            idle = 0 if fresh else idle + 1
+            idle = 0 if fresh else idle + size_of(number)
             if fresh:
                 found.append(result.take(np.array(fresh)))
                 if progress is not None:
                     progress(len(fresh))
-            if len(seen) == count or idle * size >= _PATIENCE * 64:
+            if len(seen) == count or idle >= _PATIENCE:
                 break
     return found, attempts
 
@@ -227,7 +234,7 @@ def _may_change(shape: Query, ids: Ints, large: Edges, small: Edges) -> tuple[Fl
 def draw_queries(
     shape: Query, count: int, edges: Edges, generator: np.random.Generator, entities: Ints
 ) -> tuple[Ints, Hashes]:
-    """Up to `count` groundings of a shape, and a hash of each that does not depend on the order of branches.
+    """Up to `count` groundings of a shape, and a hash of each.
 
     Groundings that got stuck, or in which two branches of a node are equal, are left out.
     """
@@ -248,9 +255,12 @@ def draw_queries(
                 return _mixed(~fill(inner, targets, last))
             case Intersect() | Union():
                 several = [fill(branch, targets, None) for branch in branches(query)]
-                for one, other in _pairs(several):
+                for one, other in combinations(several, 2):
                     sound[one == other] = False
-                return _mixed(np.sum(several, axis=0, dtype=np.uint64) + np.uint64(isinstance(query, Union)))
+                combined = np.full(count, isinstance(query, Union), dtype=np.uint64)
+                for branch in several:
+                    combined = _mixed(combined * np.uint64(3) + branch)
+                return combined
 
     hashes = fill(shape, generator.choice(entities, size=count), None)
     return ids[sound], hashes[sound]
@@ -264,10 +274,7 @@ def _step_back(
     As inverses are stored, the relations that reach a target are the inverses of those that leave it.
     """
     first, after = edges.row_bounds[targets], edges.row_bounds[targets + 1]
-    if last is None:
-        barred = np.full(len(targets), -1)
-    else:
-        barred = edges.rows_of(targets, last)
+    barred: Ints = np.full(len(targets), -1) if last is None else edges.rows_of(targets, last)
     choices = after - first - (barred >= 0)
     sound &= choices > 0
     rows = first + (generator.random(len(targets)) * choices).astype(np.int64)
@@ -300,10 +307,6 @@ def _one_hop(
     answers = execute(plan, Exact(large), [ids])[0]
     labels = labels_between(None if small is None else execute(plan, Exact(small), [ids])[0], answers)
     return _Round(ids, np.zeros(len(ids), dtype=np.uint64), labels.easy, labels.hard, labels.lost)
-
-
-def _pairs(several: list[Hashes]) -> Iterable[tuple[Hashes, Hashes]]:
-    return ((one, other) for index, one in enumerate(several) for other in several[index + 1 :])
 
 
 def _mixed(values: Hashes) -> Hashes:

@@ -1,0 +1,113 @@
+"""The exact engine against brute force."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from query2particles.engine import exact as exact_module
+from query2particles.engine.exact import Exact, exact_answers, exact_answers_of
+from query2particles.graph.graph import SPLITS, Split
+from query2particles.plain import PlainGraph, plain_answers
+from query2particles.query.algebra import SHAPES, Anchor, Complement, Project, Query, abstract, has_complement
+from worlds import oracle, queries, random_graph, random_query, successors
+
+GRAPH = random_graph(11, entities=14, relations=3, facts=60)
+EVERYTHING = frozenset(range(14))
+KNOWN = {split: successors(GRAPH, split) for split in SPLITS}
+
+
+@pytest.mark.slow
+@settings(max_examples=10_000, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(queries(14, 3, max_leaves=8), st.sampled_from(SPLITS))
+def test_ten_thousand_random_trees(query: Query, split: Split) -> None:
+    found = exact_answers_of(GRAPH.at(split), query)
+    assert set(found[0].tolist()) == oracle(query, KNOWN[split], EVERYTHING)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("workers", [1, 2])
+def test_batches_of_mixed_shapes(seed: int, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batched = alone = brute force, whatever the chunks."""
+    monkeypatch.setattr(exact_module, "_CHUNK", 37)
+    generator = random.Random(seed)
+    graph = random_graph(seed)
+    split = SPLITS[seed % 3]
+    known, everything = successors(graph, split), frozenset(range(30))
+    batch: dict[Query, list[tuple[int, ...]]] = {}
+    expected: dict[Query, list[set[int]]] = {}
+    for _ in range(400):
+        query = random_query(generator, 30, 4)
+        shape, ids = abstract(query)
+        batch.setdefault(shape, []).append(ids)
+        expected.setdefault(shape, []).append(oracle(query, known, everything))
+    answered: list[int] = []
+    found = exact_answers(
+        graph.at(split),
+        {shape: np.array(ids) for shape, ids in batch.items()},
+        workers=workers,
+        progress=answered.append,
+    )
+    assert sum(answered) == 400
+    for shape, rows in expected.items():
+        assert [set(found[shape][row].tolist()) for row in range(len(rows))] == rows
+        assert found[shape].sizes.tolist() == [len(row) for row in rows]
+
+
+def test_complements_stay_complements() -> None:
+    sets = exact_answers_of(GRAPH.at("test"), Complement(Anchor(3)))
+    assert sets.complemented
+    assert sets.values.tolist() == [3]
+    assert sets.sizes.tolist() == [13]
+
+
+def test_empty_batches_keep_their_kind() -> None:
+    negated, _ = abstract(Complement(Anchor(0)))
+    found = exact_answers(GRAPH.at("test"), {negated: np.zeros((0, 1), int), SHAPES["2i"]: np.zeros((0, 4), int)})
+    assert found[negated].complemented
+    assert not found[SHAPES["2i"]].complemented
+    assert [len(sets) for sets in found.values()] == [0, 0]
+    assert exact_answers(GRAPH.at("test"), {}) == {}
+
+
+@given(queries(14, 3))
+def test_scores_are_membership(query: Query) -> None:
+    edges = GRAPH.at("test")
+    sets = exact_answers_of(edges, query)
+    scores = Exact(edges).score(sets)
+    assert set(np.flatnonzero(scores[0]).tolist()) == set(sets[0].tolist())
+    some = np.array([3, 0, 7])
+    assert Exact(edges).score(sets, some).tolist() == [scores[0, some].tolist()]
+    assert Exact(edges).score(sets, some[None, :]).tolist() == [scores[0, some].tolist()]
+
+
+@settings(max_examples=500)
+@given(queries(14, 3, max_leaves=8))
+def test_the_yardstick_is_right(query: Query) -> None:
+    """What `q2p bench` measures against gives the same answers as the definition."""
+    assert plain_answers(query, PlainGraph.of(GRAPH.at("test"))) == oracle(query, KNOWN["test"], EVERYTHING)
+
+
+@given(queries(14, 3))
+def test_answers_of_positive_queries_only_grow(query: Query) -> None:
+    if has_complement(query):
+        return
+    small, large = (set(exact_answers_of(GRAPH.at(split), query)[0].tolist()) for split in ("train", "test"))
+    assert small <= large
+
+
+def test_bulk_answers_agree_with_small_ones() -> None:
+    """Large batches look rows up in a table, small ones by bisection."""
+    graph = random_graph(2)
+    shape = SHAPES["2p"]
+    ids = np.random.default_rng(0).integers((30, 8, 8), size=(5000, 3))
+    many = exact_answers(graph.at("test"), {shape: ids})[shape]
+    fresh = random_graph(2)
+    for row in range(0, 5000, 500):
+        entity, first, second = ids[row].tolist()
+        alone = exact_answers_of(fresh.at("test"), Project(Project(Anchor(entity), first), second))
+        assert many[row].tolist() == alone[0].tolist()
