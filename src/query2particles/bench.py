@@ -167,7 +167,7 @@ def bench_import(triples: int, say: Say = print) -> Bench:
 def _write_triples(path: Path, triples: int) -> None:
     """Entities drawn by a power law, as in real graphs: a million of them for ten million triples."""
     import pyarrow as pa
-    from pyarrow import csv
+    from pyarrow import compute, csv
 
     generator = np.random.default_rng(0)
     entities, relations = max(10, triples // 10), 1000
@@ -177,7 +177,7 @@ def _write_triples(path: Path, triples: int) -> None:
             columns = [(entities * generator.random(size) ** 2).astype(np.int64) for _ in range(2)]
             columns.insert(1, (relations * generator.random(size) ** 2).astype(np.int64))
             names = [
-                pa.compute.binary_join_element_wise(kind, pa.array(column).cast(pa.string()), "")
+                compute.binary_join_element_wise(kind, pa.array(column).cast(pa.string()), "")
                 for kind, column in zip(("entity_", "relation_", "entity_"), columns, strict=True)
             ]
             options = csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from cases import read_cases
 from fuzzing import assert_only_query_errors
+from pairs import pairs
 from query2particles.errors import AmbiguousNameError, QueryError, QuerySyntaxError, UnknownNameError
 from query2particles.graph.graph import Graph
 from query2particles.query.algebra import Query
@@ -16,9 +16,9 @@ from query2particles.query.text import format_path, parse_path
 from worlds import ENTITIES, RELATIONS, queries
 
 
-@pytest.mark.parametrize(("text", "nested"), read_cases("path.txt"))
-def test_cases(named: Graph, text: str, nested: str) -> None:
-    assert format_nested(parse_path(text, Lexicon(named))) == nested
+@pytest.mark.parametrize(("text", "outcome"), pairs("path.txt"))
+def test_cases(named: Graph, text: str, outcome: str) -> None:
+    assert f"=> {format_nested(parse_path(text, Lexicon(named)))}" == outcome
 
 
 @settings(max_examples=500)
@@ -68,5 +68,5 @@ def test_parentheses_do_not_count_as_depth(named: Graph) -> None:
 
 @pytest.mark.slow
 def test_no_text_raises_anything_but_our_errors(named: Graph) -> None:
-    seeds = [text for text, _ in read_cases("path.txt")]
+    seeds = [text for text, _ in pairs("path.txt")]
     assert_only_query_errors(lambda text: parse_path(text, Lexicon(named)), seeds, '.^&|!()"<>\\ \n')

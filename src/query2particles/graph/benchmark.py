@@ -25,7 +25,7 @@ from query2particles.graph.edges import Ints
 from query2particles.graph.graph import SPLITS, Graph, Split
 from query2particles.graph.vocabulary import Vocabulary
 
-__all__ = ["find_file", "is_benchmark_folder", "open_benchmark", "read_bytes", "read_vocabulary"]
+__all__ = ["find_file", "is_benchmark_folder", "open_benchmark", "read_bytes", "read_triples", "read_vocabulary"]
 
 _REVERSE = "_reverse"
 _ENDINGS = ("", ".xz", ".gz")
@@ -50,7 +50,7 @@ def open_benchmark(folder: Path) -> Graph:
     for split in SPLITS:
         path = find_file(folder, f"{split}.txt")
         if path is not None:
-            facts[split] = _read_triples(path, len(entities[0]), len(names), both_ways)
+            facts[split] = read_triples(path, len(entities[0]), len(names), both_ways)
     about: dict[str, Any] = {"name": folder.resolve().name}
     described = folder / "about.json"
     if described.exists():
@@ -100,7 +100,7 @@ def _required(folder: Path, name: str) -> Path:
     return path
 
 
-def _read_triples(path: Path, entities: int, relations: int, both_ways: bool) -> tuple[Ints, Ints, Ints]:
+def read_triples(path: Path, entities: int, relations: int, both_ways: bool) -> tuple[Ints, Ints, Ints]:
     """Heads, stored relations and tails."""
     text = read_bytes(path)
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""What a user may name as a graph: `atlas`, a graph folder, or a benchmark folder."""
+"""What a user may name as a graph: `atlas`, a graph folder, a benchmark folder, or an original one with pickles."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from query2particles.errors import UsageError
 from query2particles.graph.benchmark import is_benchmark_folder, open_benchmark
 from query2particles.graph.graph import Graph, is_graph_folder
+from query2particles.graph.originals import is_original_folder, open_original
 
 __all__ = ["ATLAS", "is_known_folder", "open_graph"]
 
@@ -15,7 +16,7 @@ ATLAS = "atlas"
 
 def is_known_folder(path: Path) -> bool:
     """Whether `path` is a folder that opens as a graph as it is."""
-    return is_graph_folder(path) or is_benchmark_folder(path)
+    return is_graph_folder(path) or is_benchmark_folder(path) or is_original_folder(path)
 
 
 def open_graph(source: str | Path) -> Graph:
@@ -25,6 +26,8 @@ def open_graph(source: str | Path) -> Graph:
         return Graph.open(path)
     if is_benchmark_folder(path):
         return open_benchmark(path)
+    if is_original_folder(path):
+        return open_original(path)
     if str(source) == ATLAS:
         return open_benchmark(Path(__file__).parent / ATLAS)
     if path.is_dir():

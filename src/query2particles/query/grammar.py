@@ -44,7 +44,7 @@ def read(grammar: str, text: str, described: dict[str, str]) -> Tree[Token] | To
         if isinstance(error, UnexpectedCharacters):
             expected = set(error.allowed or ())
         elif isinstance(error, UnexpectedToken):
-            expected = set(error.expected)
+            expected = set(error.accepts or error.expected)
             if error.token.type == "$END":
                 position, found = len(text), "the question ends too early"
             else:

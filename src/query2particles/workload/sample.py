@@ -55,8 +55,9 @@ from query2particles.workload.labels import Labels, labels_between
 __all__ = ["Sample", "draw_queries", "sample_shape"]
 
 _ROUND = 2048
-_PATIENCE = 200_000
-"""Draws without a single new query after which a shape is given up."""
+_WINDOW = 200_000
+_PATIENCE = 20_000_000
+"""A shape is given up when, at the rate of new queries in the last window of draws, the rest would take this many."""
 
 Hashes = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
@@ -141,7 +142,7 @@ def _draw(
     entities = np.flatnonzero(np.diff(large.row_bounds))
     found: list[_Round] = []
     seen: set[int] = set()
-    idle = attempts = 0
+    attempts = window_start = seen_before = 0
 
     def size_of(number: int) -> int:
         """Few draws at first, for few queries; more and more where hardly any is accepted."""
@@ -160,13 +161,17 @@ def _draw(
                 if signature not in seen and len(seen) < count:
                     seen.add(signature)
                     fresh.append(row)
-            idle = 0 if fresh else idle + size_of(number)
             if fresh:
                 found.append(result.take(np.array(fresh)))
                 if progress is not None:
                     progress(len(fresh))
-            if len(seen) == count or idle >= _PATIENCE:
+            if len(seen) == count:
                 break
+            if attempts - window_start >= _WINDOW:
+                rate = (len(seen) - seen_before) / (attempts - window_start)
+                if count - len(seen) > rate * max(_PATIENCE, 200 * count):
+                    break
+                window_start, seen_before = attempts, len(seen)
     return found, attempts
 
 
