@@ -44,12 +44,13 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 bench: setup
-	$(BIN)/q2p bench exact
-	$(BIN)/q2p bench sample
-	$(BIN)/q2p bench import
+	$(BIN)/q2p bench exact --out benchmarks/results
+	$(BIN)/q2p bench sample --out benchmarks/results
+	$(BIN)/q2p bench import --out benchmarks/results
 
 docs: setup
 	$(BIN)/python -m typer query2particles.cli utils docs --name q2p --output docs/commands.md
+	$(BIN)/q2p report
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -17,6 +17,7 @@ from query2particles.graph.folders import open_graph
 from query2particles.graph.graph import Graph
 from query2particles.query.names import Lexicon
 from query2particles.query.syntax import Syntax, format_query, guess_syntax, parse_query
+from query2particles.report import speed_page
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -145,6 +146,11 @@ def test_the_page_of_commands_is_current(tmp_path: Path) -> None:
         cwd=ROOT,
     )
     assert written.read_text("utf-8") == (ROOT / "docs" / "commands.md").read_text("utf-8"), "run `make docs`"
+
+
+def test_the_page_of_speed_is_current() -> None:
+    page = (ROOT / "docs" / "speed.md").read_text("utf-8")
+    assert page == speed_page(ROOT / "benchmarks" / "results"), "run `make docs`"
 
 
 def test_links_lead_somewhere() -> None:

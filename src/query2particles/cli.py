@@ -405,12 +405,16 @@ def bench(
     ] = None,
     count: Annotated[int, typer.Option(min=10, help="Queries of each shape.")] = 5000,
     triples: Annotated[int, typer.Option(min=1000, help="Of `bench import`.")] = 10_000_000,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="A folder for bench-NAME.json, which `q2p report` reads."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Speed, as ratios in one run."""
     from query2particles.bench import bench_exact, bench_import, bench_sample
     from query2particles.query.algebra import SHAPES
-    from query2particles.show import note, print_bench, print_json
+    from query2particles.show import note, print_bench, print_json, save_json
 
     if name is BenchName.import_:
         result = bench_import(triples, note)
@@ -421,10 +425,25 @@ def bench(
         else:
             shapes = [shape for nick, shape in SHAPES.items() if nick != "1p"]
             result = bench_sample(graph, count=count, cap=cap, shapes=shapes, say=note)
+    if out is not None:
+        save_json(out / f"bench-{name.value}.json", result.as_json())
     if json:
         print_json(result.as_json())
     else:
         print_bench(result)
+
+
+@app.command()
+def report(
+    results: Annotated[Path, typer.Option(help="The folder of result files.")] = Path("benchmarks/results"),
+    docs: Annotated[Path, typer.Option(help="Where the pages go.")] = Path("docs"),
+) -> None:
+    """Tables from benchmarks/results, as pages of the documentation."""
+    from query2particles.report import write_report
+    from query2particles.show import note
+
+    for page in write_report(results, docs):
+        note(f"Saved in {page}.")
 
 
 def _bench_data(data: Path | None, count: int) -> tuple[Graph, Batch, int]:

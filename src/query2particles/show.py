@@ -6,7 +6,10 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from query2particles.files import new_file
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,6 +28,7 @@ __all__ = [
     "print_table",
     "progress_bar",
     "progress_bytes",
+    "save_json",
 ]
 
 
@@ -40,6 +44,11 @@ def _console(*, stderr: bool = False) -> Console:
 def print_json(document: Any) -> None:
     json.dump(document, sys.stdout, ensure_ascii=False, indent=1)
     sys.stdout.write("\n")
+
+
+def save_json(path: Path, document: Any) -> None:
+    with new_file(path) as partial:
+        partial.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
 
 def note(message: str) -> None:
@@ -96,7 +105,7 @@ def describe_graph(graph: Graph) -> dict[str, Any]:
     edges = graph.at("test")
     by_relation = edges.edges_by_relation[::2]
     degrees = np.zeros(edges.entities, dtype=np.int64)
-    np.add.at(degrees, edges.keys // edges.relations, edges.row_lengths)
+    np.add.at(degrees, edges.keys // edges.relations, edges.row_lengths[:-1])
     busiest = np.argsort(-degrees, kind="stable")[:5]
     return {
         "name": graph.name,

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from query2particles.engine.sets import Sets, intersection, ranges, union
+from query2particles.engine.sets import Sets, intersection, union
 
 N = 9
 ROWS = st.lists(st.lists(st.integers(0, N - 1), max_size=N), min_size=4, max_size=4)
@@ -60,11 +60,3 @@ def test_rows_are_sorted_late(rows: list[list[int]]) -> None:
     assert many.values.tolist() == sets.values.tolist() * 40
     long = Sets(N, np.append(0, np.cumsum(np.tile(np.diff(sets.offsets), 40))), np.tile(backwards, 40), ordered=False)
     assert long.in_order().values.tolist() == sets.values.tolist() * 40
-
-
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=8), st.booleans())
-def test_ranges(spans: list[tuple[int, int]], far: bool) -> None:
-    shift = 2**33 if far else 0
-    starts, lengths = (np.array([span[part] for span in spans], dtype=np.int64) for part in (0, 1))
-    expected = [shift + value for start, length in spans for value in range(start, start + length)]
-    assert ranges(starts + shift, lengths).tolist() == expected

@@ -18,7 +18,7 @@ from scipy import sparse
 
 from query2particles.engine.execute import execute
 from query2particles.engine.plan import compile_shapes
-from query2particles.engine.sets import Sets, intersection, ranges, union
+from query2particles.engine.sets import Sets, intersection, union
 from query2particles.graph.edges import Edges, Ints
 from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union, abstract
 
@@ -49,7 +49,7 @@ class Exact:
             return self._project_complement(state, relations)
         if (np.diff(state.offsets) == 1).all():
             return self._project_single(state.values, relations)
-        return Sets.of_matrix(self._followed(state, relations), ordered=False)
+        return Sets.of_matrix(self._followed(state, relations, self.edges.matrix), ordered=False)
 
     def intersect(self, branches: Sequence[Sets]) -> Sets:
         return intersection(branches)
@@ -86,35 +86,31 @@ class Exact:
 
     def _project_single(self, entities: Ints, relations: Ints) -> Sets:
         """From one entity each: the stored rows as they are, already in order."""
-        rows = self.edges.rows_of(entities, relations)
-        lengths = np.where(rows >= 0, self.edges.row_lengths[rows], 0)
-        values = self.edges.tails.take(ranges(self.edges.offsets[rows], lengths))
-        return Sets(self.edges.entities, np.append(0, np.cumsum(lengths)), values)
+        return Sets.of_matrix(self.edges.matrix[self.edges.rows_of(entities, relations)], ordered=True)
 
-    def _followed(self, state: Sets, relations: Ints) -> sparse.csr_array:
-        """(n, entities): how many listed members of row i have the edge (member, relation i, t)."""
-        relation_of = np.repeat(relations.astype(np.int32), np.diff(state.offsets))
-        edge_rows = self.edges.rows_of(state.values, relation_of)
-        present = np.flatnonzero(edge_rows >= 0)
+    def _followed(self, state: Sets, relations: Ints, matrix: sparse.csr_array) -> sparse.csr_array:
+        """(n, entities): whether any listed member of row i has the edge (member, relation i, t), or how many have."""
+        edge_rows = self.edges.rows_of(state.values, relations, np.diff(state.offsets))
+        present = np.flatnonzero(edge_rows < self.edges.no_row)
         offsets = np.searchsorted(present, state.offsets)
-        ones = np.ones(len(present), dtype=np.int32)
+        ones = np.ones(len(present), dtype=matrix.dtype)
         index = self.edges.offsets.dtype
         chosen = sparse.csr_array(
             (ones, edge_rows.take(present).astype(index, copy=False), offsets.astype(index)),
-            shape=(len(state), len(self.edges.keys)),
+            shape=(len(state), matrix.shape[0]),
         )
-        counts: sparse.csr_array = chosen @ self.edges.matrix
-        return counts
+        product: sparse.csr_array = chosen @ matrix
+        return product
 
     def _project_complement(self, state: Sets, relations: Ints) -> Sets:
         """An entity t is reached from outside the listed members unless all its sources are among them:
 
         project(¬A, r) = range(r) − {t : |{h ∈ A : (h, r, t)}| = |{h : (h, r, t)}|}
         """
-        counts = self._followed(state, relations).sorted_indices()
+        counts = self._followed(state, relations, self.edges.counting_matrix).sorted_indices()
         reached = Sets.of_matrix(counts, ordered=True)
-        inverse_of = np.repeat((relations ^ 1).astype(np.int32), np.diff(reached.offsets))
-        sources = self.edges.row_lengths[self.edges.rows_of(reached.values, inverse_of)]
+        rows = self.edges.rows_of(reached.values, relations ^ 1, np.diff(reached.offsets))
+        sources = self.edges.row_lengths[rows]
         full = np.flatnonzero(counts.data == sources)
         lost = Sets(reached.entities, np.searchsorted(full, reached.offsets), reached.values[full])
         everywhere = self.edges.heads_by_relation

@@ -19,7 +19,7 @@ from scipy import sparse
 
 from query2particles.graph.edges import Ints
 
-__all__ = ["Sets", "intersection", "ranges", "union"]
+__all__ = ["Sets", "intersection", "union"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,10 +79,8 @@ class Sets:
 
     def take(self, rows: Ints) -> Sets:
         """The sets of these row numbers."""
-        lengths = np.diff(self.offsets)[rows]
-        return replace(
-            self, offsets=np.append(0, np.cumsum(lengths)), values=self.values.take(ranges(self.offsets[rows], lengths))
-        )
+        matrix = self._as_matrix()[rows]
+        return replace(self, offsets=matrix.indptr, values=matrix.indices)
 
     @staticmethod
     def stack(several: Sequence[Sets]) -> Sets:
@@ -139,15 +137,3 @@ def intersection(branches: Sequence[Sets]) -> Sets:
 def union(branches: Sequence[Sets]) -> Sets:
     """Row by row: A ∪ B = ¬(¬A ∩ ¬B)."""
     return intersection([sets.complement() for sets in branches]).complement()
-
-
-def ranges(starts: Ints, lengths: Ints) -> Ints:
-    """starts[0], starts[0] + 1, … (lengths[0] of them), then the same for starts[1], and so on."""
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    shifts = starts - ends + lengths
-    # Half the memory traffic wherever 32 bits hold every index.
-    index = np.int32 if total < 2**31 and int(starts.max(initial=0)) < 2**31 - total else np.int64
-    indices = np.repeat(shifts.astype(index), lengths)
-    indices += np.arange(total, dtype=index)
-    return indices

@@ -71,6 +71,11 @@ class Edges:
         return len(self.tails)
 
     @property
+    def no_row(self) -> int:
+        """The number that stands for no row: one more than the last."""
+        return len(self.keys)
+
+    @property
     def facts(self) -> int:
         return len(self.tails) // 2
 
@@ -91,14 +96,20 @@ class Edges:
         """The directed relations that leave `entity`, ascending."""
         return self.keys[self.row_bounds[entity] : self.row_bounds[entity + 1]] % self.relations
 
-    def rows_of(self, entities: Ints, relations: Ints) -> Ints:
-        """The row of each (entity, relation), −1 where there is none."""
+    def rows_of(self, entities: Ints, relations: Ints, repeats: Ints | None = None) -> Ints:
+        """The row of each (entity, relation), `no_row` where there is none.
+
+        With `repeats`, relation i serves the next `repeats[i]` entities.
+        """
         if "_row_table" in self.__dict__ or self._worth_a_table(len(entities)):
-            # int32 holds every cell number here, and halves the memory traffic.
-            return self._row_table.take(relations * np.int32(self.entities) + entities)
-        keys = entities.astype(np.int64) * self.relations + relations
+            starts = relations.astype(np.int64) * self.entities
+            cells = starts if repeats is None else np.repeat(starts, repeats)
+            cells += entities
+            return self._row_table.take(cells)
+        keys = entities.astype(np.int64) * self.relations
+        keys += relations if repeats is None else np.repeat(relations, repeats)
         rows = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return np.where(self.keys[rows] == keys, rows, -1)
+        return np.where(self.keys[rows] == keys, rows, self.no_row)
 
     def prepare(self, lookups: int) -> None:
         """Build what bulk look-ups need, once, rather than in each of several threads."""
@@ -111,13 +122,12 @@ class Edges:
 
     def lengths_of(self, entities: Ints, relations: Ints) -> Ints:
         """The number of tails of each (entity, relation)."""
-        rows = self.rows_of(entities, relations)
-        return np.where(rows >= 0, self.row_lengths[rows], 0)
+        return self.row_lengths[self.rows_of(entities, relations)]
 
     @cached_property
     def edges_by_relation(self) -> Ints:
         """(relations,): how many edges each directed relation has."""
-        lengths = np.bincount(self.keys % self.relations, weights=self.row_lengths, minlength=self.relations)
+        lengths = np.bincount(self.keys % self.relations, weights=self.row_lengths[:-1], minlength=self.relations)
         return lengths.astype(np.int64)
 
     @cached_property
@@ -127,21 +137,28 @@ class Edges:
 
     @cached_property
     def row_lengths(self) -> Ints:
-        return np.diff(self.offsets)
+        """(rows + 1,): the number of tails of each row, none for `no_row`."""
+        return np.append(np.diff(self.offsets), 0)
 
     @cached_property
     def _row_table(self) -> npt.NDArray[np.int32]:
         """Relation by relation, as the members of one set follow one relation: their cells lie close together."""
-        table = np.full(self.entities * self.relations, -1, dtype=np.int32)
+        table = np.full(self.entities * self.relations, self.no_row, dtype=np.int32)
         heads, relations = np.divmod(self.keys, self.relations)
         table[relations * self.entities + heads] = np.arange(len(self.keys), dtype=np.int32)
         return table
 
     @cached_property
     def matrix(self) -> sparse.csr_array:
-        """(rows, entities), 1 where the row has the tail."""
-        ones = np.ones(len(self.tails), dtype=np.int32)
-        return sparse.csr_array((ones, self.tails, self.offsets), shape=(len(self.keys), self.entities))
+        """(rows + 1, entities), true where the row has the tail; the last row, `no_row`, is empty."""
+        ones = np.ones(len(self.tails), dtype=bool)
+        offsets = np.append(self.offsets, self.offsets[-1])
+        return sparse.csr_array((ones, self.tails, offsets), shape=(len(self.keys) + 1, self.entities))
+
+    @cached_property
+    def counting_matrix(self) -> sparse.csr_array:
+        """The same with 1 for true, so that products count."""
+        return self.matrix.astype(np.int32)
 
     @cached_property
     def heads_by_relation(self) -> Sequence[npt.NDArray[np.int32]]:

@@ -195,7 +195,7 @@ def draw_splits(
     edges = Edges.of(
         *facts, entity_count=entity_count, relation_count=relation_count
     )  # each fact once, and its inverse
-    keys = np.repeat(edges.keys, edges.row_lengths)
+    keys = np.repeat(edges.keys, edges.row_lengths[:-1])
     forward = np.random.default_rng(seed).permutation(np.flatnonzero(keys % 2 == 0))
     heads, relations = (part.astype(np.int32) for part in np.divmod(keys[forward], edges.relations))
     relations //= 2

@@ -279,11 +279,11 @@ def _step_back(
     As inverses are stored, the relations that reach a target are the inverses of those that leave it.
     """
     first, after = edges.row_bounds[targets], edges.row_bounds[targets + 1]
-    barred: Ints = np.full(len(targets), -1) if last is None else edges.rows_of(targets, last)
-    choices = after - first - (barred >= 0)
+    barred: Ints = np.full(len(targets), edges.no_row) if last is None else edges.rows_of(targets, last)
+    choices = after - first - (barred < edges.no_row)
     sound &= choices > 0
     rows = first + (generator.random(len(targets)) * choices).astype(np.int64)
-    rows += (barred >= 0) & (rows >= barred)
+    rows += rows >= barred
     rows = np.minimum(rows, len(edges.keys) - 1)
     within = (generator.random(len(targets)) * edges.row_lengths[rows]).astype(np.int64)
     return edges.keys[rows] % edges.relations, edges.tails[edges.offsets[rows] + within]
@@ -299,7 +299,7 @@ def _one_hop(
 ) -> _Round:
     """Every (head, relation) with 1 … cap answers among the split's own facts, or `count` of them."""
     heads, relations = np.divmod(large.keys, large.relations)
-    new = large.row_lengths.astype(np.int64)
+    new = large.row_lengths[:-1].astype(np.int64)
     if small is not None:
         new -= small.lengths_of(heads, relations)
     allowed = np.flatnonzero((new > 0) & (new <= cap))
