@@ -231,10 +231,10 @@ def _hostile() -> Iterator[str]:
 
 @pytest.mark.parametrize("text", list(_hostile()), ids=lambda text: text[:20])
 def test_hostile_texts_are_refused_at_once(text: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(QueryError):
         parse_logic(text, NAMED)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 2
 
 
 def test_parentheses_alone_cost_no_depth() -> None:

@@ -74,6 +74,7 @@ def test_tuples_are_lists() -> None:
         ("[" * 10_000, "nested too deeply"),
         ("[1,[" + "0," * 5000 + "0]]", "nested deeper"),
         ("9" * 5000, "not JSON"),
+        (" " * 1_000_000, "longer than 100,000 characters"),
     ],
 )
 def test_wrong_lists(named: Graph, text: str, words: str) -> None:

@@ -265,10 +265,10 @@ def _hostile() -> Iterator[str]:
 def test_hostile_texts_are_refused_at_once(text: str) -> None:
     with pytest.raises(QueryError):
         parse_sparql("SELECT", NAMED)  # the first call imports rdflib
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(QueryError):
         parse_sparql(text, NAMED)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 2
 
 
 @pytest.mark.parametrize("error", [Exception("bare"), RecursionError(), ValueError("odd"), AttributeError("name")])

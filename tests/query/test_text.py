@@ -40,6 +40,7 @@ def test_formatted_text_reads_back(named: Graph, query: Query) -> None:
         ('"Canada', QuerySyntaxError, "unexpected '\"'", 0),
         ("Canada.^", QuerySyntaxError, "expected a name", 8),
         ("!" * 10_000 + "Canada", QuerySyntaxError, "nested deeper", 0),
+        ("Ann & " * 200_000, QuerySyntaxError, "longer than 100,000 characters", 100_000),
     ],
 )
 def test_errors_point_at_the_spot(named: Graph, text: str, kind: type[QueryError], words: str, position: int) -> None:

@@ -12,13 +12,15 @@ from query2particles.query.algebra import MAX_DEPTH
 if TYPE_CHECKING:
     from lark import Lark, Token, Tree
 
-__all__ = ["NAME_TERMINALS", "check_level", "quoted", "read", "unquoted"]
+__all__ = ["MAX_LENGTH", "NAME_TERMINALS", "check_length", "check_level", "quoted", "read", "unquoted"]
 
 NAME_TERMINALS = r"""
 QUOTED: /"(?:[^"\\\n]|\\.)*"/
 IRI: /<[^<>"\s]*>/
 """
 """How odd names are written in every syntax of ours: quoted, or as an IRI between angle brackets."""
+
+MAX_LENGTH = 100_000
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 _ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
@@ -35,6 +37,7 @@ def read(grammar: str, text: str, described: dict[str, str]) -> Tree[Token] | To
     """The syntax tree of `text`. `described` says in words what the terminals are, for error messages."""
     from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
+    check_length(text)
     try:
         return _parser(grammar).parse(text)
     except UnexpectedInput as error:
@@ -52,6 +55,12 @@ def read(grammar: str, text: str, described: dict[str, str]) -> Tree[Token] | To
         words = sorted({described.get(terminal, terminal.lower()) for terminal in expected} - {"$end"})
         hint = f"; expected {' or '.join(words)}" if words else ""
         raise QuerySyntaxError(found + hint, text, position) from None
+
+
+def check_length(text: str) -> None:
+    """Refuse texts that would keep a parser busy for long."""
+    if len(text) > MAX_LENGTH:
+        raise QuerySyntaxError(f"longer than {MAX_LENGTH:,} characters", text, MAX_LENGTH)
 
 
 def check_level(level: int, text: str) -> None:

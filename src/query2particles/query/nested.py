@@ -17,7 +17,7 @@ from typing import Any
 
 from query2particles.errors import QueryError, QuerySyntaxError
 from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union
-from query2particles.query.grammar import check_level
+from query2particles.query.grammar import check_length, check_level
 from query2particles.query.names import Lexicon
 
 __all__ = ["NEGATE", "UNITE", "format_nested", "from_lists", "nested_template", "parse_nested"]
@@ -27,6 +27,7 @@ UNITE, NEGATE = -1, -2
 
 def parse_nested(text: str, lexicon: Lexicon) -> Query:
     """The query of a nested list, its ids checked against the graph."""
+    check_length(text)
     _check_brackets(text)
     try:
         lists = json.loads(text)
