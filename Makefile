@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+TESTS  := $(VENV)/.ready-for-tests
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 # How long each parser is fed random text; the continuous integration takes a minute.
 export Q2P_FUZZ_SECONDS ?= 5
@@ -24,13 +26,18 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; say which with PYTHON=…"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(INSTALL) '.[dev]'
 	@touch $(READY)
+
+# The tests also build the embedded graph anew, which takes a package of 180 MB that nothing else needs.
+$(TESTS): $(READY)
+	$(INSTALL) '.[dev,atlas]'
+	@touch $(TESTS)
 
 demo: setup
 	$(BIN)/q2p demo
 
-test: setup
+test: $(TESTS)
 	@test -n "$$Q2P_DATA" || echo "*** Q2P_DATA is not set: the tests that need benchmark data are SKIPPED ***"
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
