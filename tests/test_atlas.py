@@ -57,7 +57,10 @@ def test_what_everybody_knows(atlas: Graph) -> None:
     assert labels(atlas, "Switzerland.speaks") == {"German", "French", "Italian", "Romansh"}
     assert labels(atlas, '"Turing Award".^award_received & 1974.^award_year') == {"Donald Knuth"}
     assert {"Geoffrey Hinton", "Yoshua Bengio", "Yann LeCun"} == labels(atlas, "2018.^award_year")
-    assert labels(atlas, '"Barbara Liskov".graduated_from') == {"University of California, Berkeley", "Stanford University"}
+    assert labels(atlas, '"Barbara Liskov".graduated_from') == {
+        "University of California, Berkeley",
+        "Stanford University",
+    }
 
 
 def test_everything_is_in_training(atlas: Graph) -> None:

@@ -1,0 +1,128 @@
+"""`q2p graph`: import a graph, or look at one."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from query2particles.cli.root import GraphName, Json, Seed
+from query2particles.errors import UsageError
+
+__all__ = ["graph_app"]
+
+graph_app = typer.Typer(help="Import a graph, or look at one.", no_args_is_help=True)
+
+
+class FormatName(StrEnum):
+    tsv = "tsv"
+    csv = "csv"
+    parquet = "parquet"
+    nt = "nt"
+    ttl = "ttl"
+
+
+class Unseen(StrEnum):
+    error = "error"
+    drop = "drop"
+
+
+@graph_app.command("import")
+def graph_import(
+    sources: Annotated[list[Path], typer.Argument(metavar="SOURCE…", help="Files or folders of triples.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The graph folder to write.")],
+    format: Annotated[FormatName | None, typer.Option(help="By default, by each file's ending.")] = None,
+    header: Annotated[
+        bool | None, typer.Option("--header/--no-header", help="Of TSV and CSV; by default, detected.")
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Head, relation and tail as three names or numbers from 1, e.g. `2,1,3`.")
+    ] = None,
+    delimiter: Annotated[str | None, typer.Option(help="What separates cells; by default tab or comma.")] = None,
+    labels: Annotated[Path | None, typer.Option(help="A TSV file of names and labels.")] = None,
+    literals: Annotated[bool, typer.Option(help="Keep RDF literals as entities.")] = False,
+    valid: Annotated[list[Path] | None, typer.Option(help="File(s) of validation facts.")] = None,
+    test: Annotated[list[Path] | None, typer.Option(help="File(s) of test facts.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Draw validation and test facts at random: two fractions, e.g. `0.1,0.1`.")
+    ] = None,
+    seed: Seed = 0,
+    unseen: Annotated[
+        Unseen, typer.Option(help="What to do with valid or test facts about what training never saw.")
+    ] = Unseen.error,
+    name: Annotated[str | None, typer.Option(help="The graph's name; by default, the source's.")] = None,
+    attribution: Annotated[str | None, typer.Option(help="Whom the data come from; `graph info` shows it.")] = None,
+    json: Json = False,
+) -> None:
+    """Files of triples (tsv, csv, nt, ttl, parquet; also .gz and .xz), or a benchmark folder, to a graph folder."""
+    from query2particles.files import check_replaceable
+    from query2particles.graph.folders import is_known_folder, open_graph
+    from query2particles.graph.graph import is_graph_file
+    from query2particles.graph.load import ImportOptions, import_graph
+    from query2particles.show import describe_graph, note, print_graph, print_json, progress_bytes
+
+    check_replaceable(out, is_graph_file)
+    if len(sources) == 1 and is_known_folder(sources[0]):
+        graph = open_graph(sources[0])
+    else:
+        options = ImportOptions(
+            format=format.value if format else None,
+            header=header,
+            columns=_columns(columns),
+            delimiter=delimiter,
+            literals=literals,
+            labels=labels,
+            valid=valid or (),
+            test=test or (),
+            fractions=_fractions(split),
+            seed=seed,
+            unseen=unseen.value,
+            name=name,
+            attribution=attribution,
+        )
+        with progress_bytes("reading") as progress:
+            graph = import_graph(sources, options=options, progress=progress)
+    graph.save(out)
+    if json:
+        print_json(describe_graph(graph))
+    else:
+        print_graph(graph)
+        note(f"\nSaved in {out}. Next:  q2p answer {out} QUERY   or   q2p sample {out} --out QUERIES")
+
+
+@graph_app.command("info")
+def graph_info(
+    graph: GraphName,
+    relations: Annotated[int, typer.Option(min=0, help="How many relations to list.")] = 20,
+    json: Json = False,
+) -> None:
+    """The figures of a graph."""
+    from query2particles.graph.folders import open_graph
+    from query2particles.show import describe_graph, print_graph, print_json
+
+    opened = open_graph(graph)
+    if json:
+        print_json(describe_graph(opened))
+    else:
+        print_graph(opened, relations)
+
+
+def _columns(text: str | None) -> tuple[int | str, int | str, int | str] | None:
+    if text is None:
+        return None
+    parts = [int(part) if part.strip().isdigit() else part.strip() for part in text.split(",")]
+    if len(parts) != 3:
+        raise UsageError(f"--columns takes three, for head, relation and tail, e.g. `2,1,3`; found {text!r}")
+    return parts[0], parts[1], parts[2]
+
+
+def _fractions(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        valid, test = map(float, text.split(","))
+    except ValueError:
+        raise UsageError(f"--split takes two fractions, for valid and test, e.g. `0.1,0.1`; found {text!r}") from None
+    return valid, test
