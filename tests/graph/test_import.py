@@ -277,6 +277,22 @@ def test_parquet_takes_numbers_and_dictionaries(tmp_path: Path) -> None:
 # RDF
 
 
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("http://a.org/people/Ann_B", "Ann_B"),
+        ("http://a.org/terms#knows", "knows"),
+        ("http://a.org/people/Ann%20B/", "Ann B"),
+        ("http://", "http://"),
+        ("/m/027rn", "/m/027rn"),
+        ("concept:city", "concept:city"),
+    ],
+)
+def test_an_iri_without_a_label_is_called_by_its_last_part(tmp_path: Path, name: str, label: str) -> None:
+    graph = imported(written(tmp_path / "a.tsv", f"{name}\tr\tx\n"))
+    assert graph.entities.label(0) == label
+
+
 def test_rdf_labels_literals_blank_nodes_and_prefixes(tmp_path: Path) -> None:
     first = written(
         tmp_path / "first.ttl",
@@ -331,7 +347,7 @@ def test_a_label_file_names_entities_and_relations(tmp_path: Path) -> None:
     labels = [(f"{IRI}Ann", "Ann A."), (f"{IRI}knows", "knows of"), ("nobody", "x"), (f"{IRI}Ann", "later")]
     path = written(tmp_path / "labels.tsv.gz", gzip.compress(as_tsv(labels)))
     graph = imported(source, labels=path)
-    assert [graph.entities.label(at) for at in range(2)] == ["Ann A.", f"{IRI}Bob"]
+    assert [graph.entities.label(at) for at in range(2)] == ["Ann A.", "Bob"]
     assert graph.relations.label(0) == "knows of"
     assert graph.about["labels_unknown"] == 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
@@ -9,7 +10,8 @@ from fuzzing import assert_only_query_errors
 from pairs import pairs
 from query2particles.errors import AmbiguousNameError, QueryError, QuerySyntaxError, UnknownNameError
 from query2particles.graph.graph import Graph
-from query2particles.query.algebra import Query
+from query2particles.graph.vocabulary import Vocabulary
+from query2particles.query.algebra import Anchor, Project, Query
 from query2particles.query.names import Lexicon
 from query2particles.query.nested import format_nested
 from query2particles.query.text import format_path, parse_path
@@ -71,3 +73,16 @@ def test_parentheses_do_not_count_as_depth(named: Graph) -> None:
 def test_no_text_raises_anything_but_our_errors(named: Graph) -> None:
     seeds = [text for text, _ in pairs("path.txt")]
     assert_only_query_errors(lambda text: parse_path(text, Lexicon(named)), seeds, '.^&|!()"<>\\ \n')
+
+
+def test_names_are_printed_with_the_prefixes_of_the_graph() -> None:
+    names = ["http://example.org/ann", "http://example.org/people/bob", "ex:cy", "http://example.org/cy"]
+    prefixes = {"ex": "http://example.org/", "people": "http://example.org/people/"}
+    zeros = np.zeros(4, dtype=np.int64)
+    facts = {"train": (np.arange(4), zeros, zeros)}
+    graph = Graph.of(Vocabulary.of(names), Vocabulary.of(["http://example.org/knows"]), facts, {"prefixes": prefixes})
+    lexicon = Lexicon(graph)
+    printed = [format_path(Project(Anchor(entity), 1), lexicon) for entity in range(4)]
+    assert printed[:3] == ["ex:ann.^ex:knows", "people:bob.^ex:knows", "ex:cy.^ex:knows"]
+    assert printed[3] == '"http://example.org/cy".^ex:knows'
+    assert [parse_path(text, lexicon) for text in printed] == [Project(Anchor(entity), 1) for entity in range(4)]

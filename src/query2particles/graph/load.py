@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import unquote
 
 from query2particles.errors import SourceError, UsageError
 from query2particles.graph.facts import FactTable, draw_splits
@@ -225,5 +226,11 @@ def _labels(path: Path | None, rdf: Iterable[RdfReader]) -> dict[str, str]:
     return labels
 
 
-def _labelled(names: Sequence[str], labels: Mapping[str, str]) -> list[str] | None:
-    return [labels.get(name, name) for name in names] if labels else None
+def _labelled(names: Sequence[str], labels: Mapping[str, str]) -> list[str]:
+    return [labels.get(name) or _local_name(name) for name in names]
+
+
+def _local_name(name: str) -> str:
+    """What a person calls an IRI that nothing labels, its last part; any other name is its own label."""
+    path = name.partition("://")[2]
+    return unquote(path.rstrip("/#").replace("#", "/").rpartition("/")[2]) or name

@@ -30,11 +30,20 @@ class Lexicon:
         return 2 * self._resolve("relation", self.graph.relations, name, text, position, length)
 
     def entity_name(self, entity: int) -> str:
-        return self.graph.entities.name(entity)
+        """A name that `entity` finds again: with a prefix of the graph where that is shorter."""
+        return self._prefixed(self.graph.entities, entity)
 
     def relation_name(self, relation: int) -> tuple[str, bool]:
         """The stored relation's name, and whether the directed id is its inverse."""
-        return self.graph.relations.name(relation // 2), relation % 2 == 1
+        return self._prefixed(self.graph.relations, relation // 2), relation % 2 == 1
+
+    def _prefixed(self, vocabulary: Vocabulary, index: int) -> str:
+        name = vocabulary.name(index)
+        for prefix, iri in sorted(self.graph.prefixes.items(), key=lambda item: -len(item[1])):
+            short = f"{prefix}:{name.removeprefix(iri)}"
+            if iri and name.startswith(iri) and vocabulary.find(short) is None:
+                return short
+        return name
 
     def _resolve(
         self, kind: str, vocabulary: Vocabulary, name: str, text: str | None, position: int | None, length: int
