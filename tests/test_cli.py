@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import lzma
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -239,8 +242,102 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     process.stdout.close()
     assert process.stderr.read() == ""
     process.stderr.close()
-    process.wait(30)
+    assert process.wait(30) in (0, 1)  # it may have said everything before
 
 
 def test_completion_is_offered() -> None:
     assert "--install-completion" in q2p("--help").stdout
+
+
+def test_sampling_again_loses_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "set"
+    draw = ("sample", "atlas", "--shapes", "2p", "--out", out)
+    q2p(*draw, "--count", "5")
+    assert "has test-2p already" in q2p(*draw, "--count", "3", "--seed", "7", code=2).stderr
+    assert q2p_json("data", "check", out, "--graph", "atlas")["verified_queries"] == 5
+    q2p(*draw, "--count", "3", "--seed", "7", "--replace")
+    assert q2p_json("data", "check", out, "--graph", "atlas")["verified_queries"] == 3
+
+
+def test_allow_fewer_writes_what_there_is(facts: Path, tmp_path: Path) -> None:
+    q2p("graph", "import", facts, "--out", tmp_path / "graph")
+    draw = ("sample", tmp_path / "graph", "--split", "train", "--count", "300", "--allow-fewer")
+    drawn = q2p_json(*draw, "--shapes", "2p,3i", "--out", tmp_path / "set")
+    assert drawn["shapes"][0]["queries"] > 0
+    assert q2p_json("data", "check", tmp_path / "set", "--graph", tmp_path / "graph")["problems"] == 0
+    assert "no test facts" in q2p("sample", tmp_path / "graph", "--out", tmp_path / "other", code=1).stderr
+
+
+def test_a_graph_is_copied_with_another_name(facts: Path, tmp_path: Path) -> None:
+    q2p("graph", "import", facts, "--out", tmp_path / "one")
+    copied = q2p_json(
+        "graph", "import", tmp_path / "one", "--name", "two", "--attribution", "me", "--out", tmp_path / "two"
+    )
+    assert (copied["name"], copied["about"]["attribution"]) == ("two", "me")
+    done = q2p("graph", "import", tmp_path / "one", "--split", "0.1,0.1", "--out", tmp_path / "three", code=2)
+    assert "is a graph already" in done.stderr
+
+
+def test_names_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "evil.tsv").write_text("a\x1b[31mred\tlikes\tb\n")
+    shown = q2p("graph", "import", tmp_path / "evil.tsv", "--out", tmp_path / "graph")
+    shown.stdout += q2p("answer", tmp_path / "graph", "b.^likes").stdout
+    assert "a·[31mred" in shown.stdout
+    assert "\x1b" not in shown.stdout + shown.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_any_terminal_can_show_it(encoding: str) -> None:
+    for options in ([], ["--json"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "query2particles", "answer", "atlas", "Brazil.^in_country", "-k", "300", *options],
+            env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
+            capture_output=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert not options or json.loads(done.stdout.decode(encoding))["total"] > 200
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_line() -> None:
+    for options in ([], ["--json"]):
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "query2particles", "answer", "atlas", "Canada", *options],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+        assert done.returncode == 1
+        assert done.stderr == "error: No space left on device; nothing that was there before is lost\n"
+
+
+def test_places_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert (
+        "error: " in q2p("sample", "atlas", "--count", "2", "--shapes", "2p", "--out", "/proc/nowhere", code=1).stderr
+    )
+    assert "error: " in q2p("sample", "atlas", "--count", "2", "--out", tmp_path / "file" / "sub", code=1).stderr
+
+
+def test_wrong_calls_of_bench_and_convert(tmp_path: Path) -> None:
+    assert "FB15k-237" in q2p("bench", "exact", "--data", tmp_path, code=2).stderr
+    (tmp_path / "results").mkdir()
+    assert "no results" in q2p("report", "--results", tmp_path / "results", "--docs", tmp_path, code=2).stderr
+    (tmp_path / "results" / "bench-exact.json").write_text("{}")
+    assert "measure again" in q2p("report", "--results", tmp_path / "results", "--docs", tmp_path, code=2).stderr
+    assert "no queries" in q2p("data", "convert", "atlas", "--out", tmp_path / "set", code=2).stderr
+
+
+def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
+    command = ["sample", "atlas", "--shapes", "3i", "--count", "500000", "--out", str(tmp_path / "set")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "query2particles", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert (process.returncode, told.strip()) == (130, "interrupted; nothing was changed")
+    assert list(tmp_path.iterdir()) == []

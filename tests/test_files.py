@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,44 @@ def test_a_folder_put_aside_comes_back(tmp_path: Path) -> None:
     (tmp_path / ".folder.old" / "kept.part").write_text("old")
     files.remove_leftovers(tmp_path / "folder")
     assert (tmp_path / "folder" / "kept.part").read_text() == "old"
+
+
+def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
+    disk, link = tmp_path / "disk", tmp_path / "link"
+    disk.mkdir()
+    (disk / "old.part").write_text("old")
+    link.symlink_to(disk)
+    with new_folder(link, replaces=ours) as partial:
+        (partial / "new.part").write_text("new")
+    assert link.is_symlink()
+    assert [path.name for path in disk.iterdir()] == ["new.part"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "link"]
+    file = tmp_path / "file"
+    file.symlink_to(disk / "new.part")
+    with new_file(file) as partial:
+        partial.write_text("newer")
+    assert file.is_symlink()
+    assert (disk / "new.part").read_text() == "newer"
+
+
+def test_odd_names_leave_nothing_behind(tmp_path: Path) -> None:
+    leftover = tmp_path / ".g[1].partial-999999999"
+    leftover.mkdir()
+    with new_folder(tmp_path / "g[1]", replaces=ours):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["g[1]"]
+
+
+def test_writers_wait_for_each_other(tmp_path: Path) -> None:
+    """Each adds its file to what the folder holds; none is lost."""
+
+    def add(number: int) -> None:
+        with new_folder(tmp_path / "folder", replaces=ours) as partial:
+            for path in (tmp_path / "folder").glob("*.part"):
+                shutil.copy(path, partial)
+            (partial / f"{number}.part").write_text("")
+
+    (tmp_path / "folder").mkdir()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, range(24)))
+    assert len(list((tmp_path / "folder").iterdir())) == 24

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -55,23 +56,20 @@ def ask(graph: Graph, question: str, *, k: int = 10, syntax: Syntax | None = Non
     lexicon = Lexicon(graph)
     query = parse_query(question, lexicon, syntax)
     found = exact_answers_of(graph.at(split), query)
-    members = found[0]
+    members = found[0].tolist()
     warning = None
     if found.complemented:
         warning = (
             f"the question asks for what something is not: {len(members):,} of {len(graph.entities):,} entities "
             "answer it. Intersect it with what the answers should be."
         )
-    if len(members) > max(20 * k, 10_000):
-        members = members[:k]  # too many to sort by label: the first by id
-    named = [Answer(entity, graph.entities.name(entity), graph.entities.label(entity)) for entity in members.tolist()]
-    named.sort(key=lambda answer: (answer.label.casefold(), answer.name))
+    first = heapq.nsmallest(k, members, key=lambda entity: (graph.entities.label(entity).casefold(), entity))
     return Answered(
         question=question,
         query=query,
         canonical=format_query(query, lexicon),
         shape=nickname(abstract(query)[0]),
         total=int(found.sizes[0]),
-        answers=tuple(named[:k]),
+        answers=tuple(Answer(entity, graph.entities.name(entity), graph.entities.label(entity)) for entity in first),
         warning=warning,
     )

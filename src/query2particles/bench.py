@@ -27,17 +27,26 @@ import numpy as np
 from query2particles import __version__
 from query2particles.engine.exact import Batch, exact_answers
 from query2particles.engine.sets import Sets
+from query2particles.errors import UsageError
 from query2particles.graph.edges import Edges, Ints
+from query2particles.graph.folders import ATLAS, open_graph
 from query2particles.graph.graph import Graph
 from query2particles.plain import PlainGraph, plain_answers, plain_sample
 from query2particles.query.algebra import SHAPES, Query, ground, nickname
+from query2particles.workload.benchmark import read_set
 from query2particles.workload.sample import sample_shape
 
-__all__ = ["BENCHES", "Bench", "bench_exact", "bench_import", "bench_sample", "machine"]
-
-BENCHES = ("exact", "sample", "import")
+__all__ = ["Bench", "bench_data", "bench_exact", "bench_import", "bench_sample", "machine"]
 
 Say = Callable[[str], object]
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that this package runs from, if it is one."""
+    done = subprocess.run(
+        ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or None if done.returncode == 0 else None
 
 
 @dataclass
@@ -48,6 +57,8 @@ class Bench:
     machine: str
     about: str
     version: str = __version__
+    commit: str | None = field(default_factory=_commit)
+    seed: int = 0
     figures: dict[str, float] = field(default_factory=dict)
     ratios: dict[str, float] = field(default_factory=dict)
 
@@ -64,6 +75,23 @@ def machine() -> str:
     except (OSError, StopIteration):
         pass
     return f"{processor}, {os.cpu_count()} cores, Python {platform.python_version()}"
+
+
+def bench_data(data: Path | None, count: int, say: Say = print) -> tuple[Graph, Batch, int]:
+    """A graph, queries and their cap: FB15k-237 where the data are at hand, otherwise atlas with fresh queries."""
+    if data is not None:
+        folder = data / "FB15k-237"
+        if not folder.is_dir():
+            raise UsageError(f"{data} has no folder FB15k-237: name the folder of benchmark graphs, or none")
+        batch = read_set(folder / "betae-resampled", "test", SHAPES)
+        return open_graph(folder), {shape: ids[:count] for shape, ids in batch.items()}, 120
+    say("no --data: measuring on the small embedded graph, where ratios are lower")
+    graph = open_graph(ATLAS)
+    drawn = {
+        shape: sample_shape(graph, shape, count, split="test", cap=100, allow_fewer=True).ids
+        for shape in SHAPES.values()
+    }
+    return graph, drawn, 100
 
 
 def bench_exact(graph: Graph, batch: Batch, say: Say = print) -> Bench:

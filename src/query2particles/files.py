@@ -1,13 +1,17 @@
 """Crash-safe files: everything is written beside its place and renamed into it.
 
 A process that is killed at any moment leaves the old file or folder, or the new one, and at worst a hidden
-`.NAME.partial-PID` beside it, which the next writer of the same place removes.
+`.NAME.partial-PID` beside it, which the next writer of the same place removes. Writers in one folder wait for each
+other (a lock on that folder, which goes with the process).
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
+import glob
+import json
 import os
 import shutil
 import sys
@@ -16,7 +20,7 @@ from pathlib import Path
 
 from query2particles.errors import UsageError
 
-__all__ = ["check_replaceable", "new_file", "new_folder", "remove_leftovers"]
+__all__ = ["check_replaceable", "new_file", "new_folder", "remove_leftovers", "write_json"]
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -25,16 +29,17 @@ _RENAME_EXCHANGE = 2
 @contextlib.contextmanager
 def new_file(target: Path) -> Iterator[Path]:
     """Yield a path to write to; on success it takes the place of `target` in one step, on error it vanishes."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(target)
-    partial = _partial(target)
-    try:
-        yield partial
-        _flush(partial)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
-    _flush(target.parent)
+    target = target.resolve()
+    with _locked(target.parent):
+        remove_leftovers(target)
+        partial = _partial(target)
+        try:
+            yield partial
+            _flush(partial)
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+        _flush(target.parent)
 
 
 @contextlib.contextmanager
@@ -42,26 +47,31 @@ def new_folder(target: Path, *, replaces: Callable[[str], bool]) -> Iterator[Pat
     """Yield an empty folder to fill; on success it takes the place of `target` in one step, on error it vanishes.
 
     A folder that is there already is replaced only if `replaces` says so of the name of everything in it: nothing is
-    lost that we did not write.
+    lost that we did not write. Where `target` is a link, what it points to is replaced.
     """
-    target = Path.cwd() / target
-    check_replaceable(target, replaces)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(target)
-    partial = _partial(target)
-    partial.mkdir()
-    try:
-        yield partial
-        for path in sorted(partial.rglob("*")):
-            _flush(path)
-        _flush(partial)
-        if target.exists():
-            _exchange(partial, target)
-        else:
-            partial.rename(target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    _flush(target.parent)
+    target = target.resolve()
+    with _locked(target.parent):
+        check_replaceable(target, replaces)
+        remove_leftovers(target)
+        partial = _partial(target)
+        partial.mkdir()
+        try:
+            yield partial
+            for path in sorted(partial.rglob("*")):
+                _flush(path)
+            _flush(partial)
+            if target.exists():
+                _exchange(partial, target)
+            else:
+                partial.rename(target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        _flush(target.parent)
+
+
+def write_json(path: Path, document: object) -> None:
+    with new_file(path) as partial:
+        partial.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
 
 def check_replaceable(target: Path, replaces: Callable[[str], bool]) -> None:
@@ -79,14 +89,27 @@ def remove_leftovers(target: Path) -> None:
     aside = _aside(target)
     if aside.exists() and not target.exists():
         aside.rename(target)
-    for path in target.parent.glob(f".{target.name}.partial-*"):
+    for path in target.parent.glob(f".{glob.escape(target.name)}.partial-*"):
         process = path.name.rpartition("-")[2]
         if process.isdigit() and int(process) != os.getpid() and _alive(int(process)):
             continue
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Make the folder, and hold it against other writers; where the file system knows no locks, go on without."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _partial(target: Path) -> Path:

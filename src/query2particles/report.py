@@ -46,17 +46,13 @@ def speed_page(results: Path) -> str:
         "by `q2p report` from `benchmarks/results/bench-*.json`; `make bench` measures again.",
     ]
     for name, path in benches.items():
-        result = json.loads(path.read_text("utf-8"))
-        lines += [
-            "",
-            f"## {_HEADINGS[name]}",
-            "",
-            _WORDS[name],
-            "",
-            f"{result['about']}; {result['machine']}; version {result['version']}.",
-            "",
-            *_table(result),
-        ]
+        try:
+            result = json.loads(path.read_text("utf-8"))
+            table = _table(result)
+            measured = f"{result['about']}; {result['machine']}; version {result['version']}, seed {result['seed']}."
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"{path} is no result of `q2p bench` ({error!r}); measure again") from error
+        lines += ["", f"## {_HEADINGS[name]}", "", _WORDS[name], "", measured, "", *table]
     return "\n".join(lines) + "\n"
 
 

@@ -6,10 +6,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from query2particles.files import new_file
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +16,6 @@ if TYPE_CHECKING:
     from query2particles.graph.graph import Graph
 
 __all__ = [
-    "describe_graph",
     "note",
     "print_answered",
     "print_bench",
@@ -28,7 +24,7 @@ __all__ = [
     "print_table",
     "progress_bar",
     "progress_bytes",
-    "save_json",
+    "say",
 ]
 
 
@@ -42,18 +38,25 @@ def _console(*, stderr: bool = False) -> Console:
 
 
 def print_json(document: Any) -> None:
-    json.dump(document, sys.stdout, ensure_ascii=False, indent=1)
-    sys.stdout.write("\n")
+    """One document on stdout, in letters that it can carry, and out at once."""
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
+    sys.stdout.write(json.dumps(document, ensure_ascii=not unicode, indent=1) + "\n")
+    sys.stdout.flush()
 
 
-def save_json(path: Path, document: Any) -> None:
-    with new_file(path) as partial:
-        partial.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", "utf-8")
+def say(message: str) -> None:
+    """A line of the result."""
+    _console().print(_safe(message), soft_wrap=True)
 
 
 def note(message: str) -> None:
     """A line for the person, not for the pipe."""
-    _console(stderr=True).print(message, soft_wrap=True)
+    _console(stderr=True).print(_safe(message), soft_wrap=True)
+
+
+def _safe(text: str) -> str:
+    """Names come from anywhere: what could steer a terminal is shown as a dot."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "·" for letter in text)
 
 
 def print_table(
@@ -65,12 +68,14 @@ def print_table(
 
     console = _console()
     if title:
-        console.print(title, style="bold", soft_wrap=True)
+        console.print(_safe(title), style="bold", soft_wrap=True)
     table = Table(header_style="bold")
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else Text(str(cell)) for cell in row))
+        table.add_row(
+            *(f"{cell:,}" if isinstance(cell, int) else Text(_safe(str(cell)).replace("\n", "·")) for cell in row)
+        )
     console.print(table)
 
 
@@ -98,44 +103,17 @@ def progress_bytes(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
-def describe_graph(graph: Graph) -> dict[str, Any]:
-    """The figures of a graph."""
-    import numpy as np
-
-    edges = graph.at("test")
-    by_relation = edges.edges_by_relation[::2]
-    degrees = np.zeros(edges.entities, dtype=np.int64)
-    np.add.at(degrees, edges.keys // edges.relations, edges.row_lengths[:-1])
-    busiest = np.argsort(-degrees, kind="stable")[:5]
-    return {
-        "name": graph.name,
-        "entities": len(graph.entities),
-        "relations": len(graph.relations),
-        "facts": graph.facts(),
-        "facts_total": edges.facts,
-        "facts_by_relation": {
-            graph.relations.name(relation): int(by_relation[relation])
-            for relation in np.argsort(-by_relation, kind="stable").tolist()
-        },
-        "median_degree": float(np.median(degrees)) if len(degrees) else 0.0,
-        "busiest_entities": {graph.entities.name(entity): int(degrees[entity]) for entity in busiest.tolist()},
-        "fingerprint": graph.fingerprint,
-        "about": dict(graph.about),
-    }
-
-
 def print_graph(graph: Graph, relations: int = 20) -> None:
-    figures = describe_graph(graph)
-    facts = figures["facts"]
+    from query2particles.graph.figures import graph_figures
+
+    figures = graph_figures(graph)
     about = figures["about"]
-    split = " + ".join(f"{count:,} {name}" for name, count in facts.items() if count)
-    console = _console()
-    console.print(f"{figures['name']}: {about.get('description', 'a knowledge graph')}", soft_wrap=True)
-    console.print(
-        f"{figures['entities']:,} entities, {figures['relations']:,} relations, "
-        f"{figures['facts_total']:,} facts ({split}); "
-        f"half of the entities have {figures['median_degree']:g} facts or fewer",
-        soft_wrap=True,
+    split = " + ".join(f"{count:,} {name}" for name, count in figures["facts"].items() if count)
+    say(f"{figures['name']}: {about.get('description', 'a knowledge graph')}")
+    say(
+        f"{_counted(figures['entities'], 'entity', 'entities')}, {_counted(figures['relations'], 'relation')}, "
+        f"{_counted(figures['facts_total'], 'fact')} ({split}); "
+        f"half of the entities have at most {figures['median_degree']:g}"
     )
     counts = figures["facts_by_relation"]
     rows = [
@@ -143,38 +121,51 @@ def print_graph(graph: Graph, relations: int = 20) -> None:
         for name, count in list(counts.items())[:relations]
         if (index := graph.relations.find(name)) is not None
     ]
-    more = len(counts) - len(rows)
-    print_table(
-        "Relations" + (f" (the {len(rows)} largest of {len(counts):,})" if more else ""),
-        ("name", "label", "facts"),
-        rows,
-        right=(2,),
-    )
-    busiest = ", ".join(f"{name} ({count:,})" for name, count in figures["busiest_entities"].items())
-    console.print(f"Most facts: {busiest}", soft_wrap=True)
-    for key in ("attribution", "duplicates", "literals_dropped"):
+    if rows:
+        fewer = f" (the largest {len(rows)} of {len(counts):,})" if len(rows) < len(counts) else ""
+        print_table("Relations" + fewer, ("name", "label", "facts"), rows, right=(2,))
+    busiest = [
+        f"{graph.entities.label(index)} ({count:,})"
+        for name, count in figures["busiest_entities"].items()
+        if (index := graph.entities.find(name)) is not None
+    ]
+    say(f"Most facts: {', '.join(busiest)}")
+    for key, words in _REMARKS.items():
         if about.get(key):
-            console.print(f"{key.replace('_', ' ').capitalize()}: {about[key]}", soft_wrap=True)
+            say(f"{words}: {about[key]}")
+
+
+_REMARKS = {
+    "attribution": "Attribution",
+    "duplicates": "Repeated facts, dropped",
+    "literals_dropped": "Literals, dropped (--literals keeps them)",
+    "unseen_dropped": "Facts about what training never saw, dropped",
+    "labels_unknown": "Labels of names that no fact has, passed over",
+    "prefix_clashes": "Prefixes that sources declare differently, the first counts",
+}
+"""What is said about a graph beyond its figures, and in which words."""
+
+
+def _counted(count: int, one: str, many: str | None = None) -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def print_answered(answered: Answered) -> None:
     shown = len(answered.answers)
     more = f", the first {shown} by name" if shown < answered.total else ""
-    title = f"{answered.canonical}\n{answered.total:,} answer{'s' * (answered.total != 1)} from stored facts{more}"
-    if not answered.total:
-        _console().print(title, soft_wrap=True)
-    else:
+    title = f"{answered.canonical}\n{_counted(answered.total, 'answer')} from stored facts{more}"
+    if answered.answers:
         plain = all(answer.name == answer.label for answer in answered.answers)
         rows = [(answer.label,) if plain else (answer.label, answer.name) for answer in answered.answers]
         print_table(title, ("answer",) if plain else ("answer", "name"), rows)
+    else:
+        say(title)
     if answered.warning:
         note(f"warning: {answered.warning}")
 
 
 def print_bench(result: Bench) -> None:
-    console = _console()
-    console.print(f"bench {result.bench}: {result.about}", soft_wrap=True)
-    console.print(result.machine, soft_wrap=True)
+    say(f"bench {result.bench}: {result.about}\n{result.machine}")
     print_table("", ("figure", "value"), [(name, f"{value:,}") for name, value in result.figures.items()], right=(1,))
     if result.ratios:
         rows = [(name, f"{value:.1f} ×") for name, value in result.ratios.items()]

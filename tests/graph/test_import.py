@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import lzma
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -227,7 +228,7 @@ def test_a_first_line_that_names_the_columns_is_a_header(tmp_path: Path, header:
     assert f"{IRI}日本" in names_of(imported(path))
 
 
-@pytest.mark.parametrize("first", ["head,relation,Ann", "id,name,age", "p,s,o", "from Ann,type,to"])
+@pytest.mark.parametrize("first", ["head,relation,Ann", "id,name,age", "p,s,o", "t,r,h", "from Ann,type,to"])
 def test_any_other_first_line_is_a_fact(tmp_path: Path, first: str) -> None:
     path = written(tmp_path / "a.csv", first.encode() + b"\n" + as_csv(FACTS))
     assert facts_of(imported(path)) == {*FACTS, tuple(first.split(","))}
@@ -325,6 +326,56 @@ def test_rdf_labels_literals_blank_nodes_and_prefixes(tmp_path: Path) -> None:
         (f"{IRI}Ann", f"{IRI}age", '"30"^^<http://www.w3.org/2001/XMLSchema#integer>'),
         (f"{IRI}Ann", f"{IRI}says", '"hello"@en'),
     }
+
+
+def test_a_literal_is_called_by_its_value(tmp_path: Path) -> None:
+    integer = "http://www.w3.org/2001/XMLSchema#integer"
+    path = written(
+        tmp_path / "a.nt",
+        f"""<{IRI}a> <{IRI}r> "42"^^<{integer}> .
+        <{IRI}a> <{IRI}r> "say \\"hello\\"\\n"@en .
+        <{IRI}a> <{IRI}r> "http://example.org/b" .
+        <{IRI}a> <{IRI}r> ""^^<{integer}> .
+        """,
+    )
+    graph = imported(path, literals=True)
+    assert graph.entities.find_label("42") == [graph.entities.find(f'"42"^^<{integer}>')]
+    assert [graph.entities.label(at) for at in range(5)] == [
+        "a",
+        "42",
+        'say "hello"\n',
+        "http://example.org/b",
+        f'""^^<{integer}>',
+    ]
+    labels = written(tmp_path / "labels.tsv", f'"42"^^<{integer}>\tthe answer\n')
+    assert imported(path, literals=True, labels=labels).entities.find_label("the answer") == [1]
+    train = written(tmp_path / "train.nt", TRIPLE)
+    assert imported(train, literals=True, test=[path], unseen="drop").about["labels_unknown"] == 0
+
+
+def test_prefixes_that_two_files_declare_differently_are_told(tmp_path: Path) -> None:
+    declared = [{"ex": IRI, "b": "x:b", "a": "x:a"}, {"ex": IRI, "b": "y:b", "a": "y:a"}, {"b": "x:b", "c": "x:c"}]
+    paths = [
+        written(
+            tmp_path / f"{number}.ttl",
+            "".join(f"@prefix {prefix}: <{iri}> .\n" for prefix, iri in prefixes.items()) + TRIPLE,
+        )
+        for number, prefixes in enumerate(declared)
+    ]
+    graph = imported(*paths)
+    assert graph.about["prefix_clashes"] == ["a", "b"]
+    assert graph.prefixes == {"ex": IRI, "b": "x:b", "a": "x:a", "c": "x:c"}
+    assert "prefix_clashes" not in imported(paths[0], paths[0]).about
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_files_whose_names_are_not_utf8_can_be_saved(tmp_path: Path) -> None:
+    path = written(tmp_path / os.fsdecode(b"caf\xe9.tsv"), GOOD)
+    graph = imported(path, attribution=os.fsdecode(b"Andr\xe9"))
+    graph.save(tmp_path / "graph")
+    again = Graph.open(tmp_path / "graph").about
+    assert (again["name"], again["sources"], again["attribution"]) == ("caf\\xe9", ["caf\\xe9.tsv"], "Andr\\xe9")
+    assert imported(path, name=os.fsdecode(b"\xe9")).name == "\\xe9"
 
 
 def test_blank_nodes_of_many_files_stay_apart(tmp_path: Path) -> None:
@@ -481,27 +532,34 @@ TRIPLE = f"<{IRI}a> <{IRI}r> <{IRI}b> .\n"
             GOOD + "\n" + "a\tr\n",
             {},
             3,
-            "2 columns (separator: tab) where 3 are expected: head, relation, tail",
+            "2 columns (separator: tab; --delimiter changes it) where 3 are expected: head, relation, tail",
         ),
         (
             "a.tsv",
             GOOD + "a\tr\tb\tc\n",
             {},
             2,
-            "4 columns (separator: tab) where 3 are expected: head, relation, tail",
+            "4 columns (separator: tab; --delimiter changes it) where 3 are expected: head, relation, tail",
         ),
-        ("a.tsv", "a b c\n", {}, 1, "1 column (separator: tab) where 3 are expected"),
-        ("a.tsv", "a\tr\tb\tc\n", {}, 1, "choose three of them"),
-        ("a.tsv", GOOD + "  \n", {}, 2, "1 column (separator: tab)"),
-        ("a.csv", "a,r,b\n\r\na,r\r\n", {}, 3, "2 columns (separator: comma) where 3 are expected"),
-        ("a.csv", '"a\nb",r,b\na,r\n', {}, 3, "2 columns (separator: comma) where 3 are expected"),
-        ("a.csv", "\nhead,relation,tail,note\na,r,b\n", {}, 3, "3 columns (separator: comma) where line 2 has 4"),
+        ("a.tsv", "a b c\n", {}, 1, "1 column (separator: tab; --delimiter changes it) where 3 are expected"),
+        (
+            "a.tsv",
+            "a\tr\tb\tc\n",
+            {},
+            1,
+            "choose three of them with --columns, or name them head, relation, tail in a header",
+        ),
+        ("a.csv", "h,r,t,weight\na,r,b,1\n", {}, 1, "4 columns (separator: comma; --delimiter changes it) where 3"),
+        ("a.tsv", GOOD + "  \n", {}, 2, "1 column (separator: tab; --delimiter changes it)"),
+        ("a.csv", "a,r,b\n\r\na,r\r\n", {}, 3, "2 columns (separator: comma; --delimiter changes it) where 3 are expected"),
+        ("a.csv", '"a\nb",r,b\na,r\n', {}, 3, "2 columns (separator: comma; --delimiter changes it) where 3 are expected"),
+        ("a.csv", "\nhead,relation,tail,note\na,r,b\n", {}, 3, "3 columns (separator: comma; --delimiter changes it) where line 2 has 4"),
         (
             "a.csv",
             "a;r;b;x\na;r;b\n",
             {"columns": (1, 2, 3), "delimiter": ";"},
             2,
-            "separator: ';') where line 1 has 4",
+            "separator: ';'; --delimiter changes it) where line 1 has 4",
         ),
         ("a.csv", 'a,r,b\na,r,"b\nc,r,d\n', {}, 2, "a quote is opened here and never closed"),
         ("a.csv", 'a,r,b\n"a,r,b\nc,r,d', {}, 2, "a quote is opened here and never closed"),
@@ -518,9 +576,8 @@ TRIPLE = f"<{IRI}a> <{IRI}r> <{IRI}b> .\n"
         ("a.csv", "x,y,z\na,r,b\n", {"columns": ("x", "y", "w")}, 1, "no column w; the columns are: x, y, z"),
         ("a.csv", "x,\x1b[2J,z\na,r,b\n", {"columns": ("x", "y", "z")}, 1, "no column y; the columns are: x, ·[2J, z"),
         ("a.csv", "a,r,b\n", {"columns": (1, 2, 4)}, 1, "no column 4: there are 3"),
-        ("a.csv", "a,r,b\n", {"columns": (1, 2, 2)}, 1, "the same column is chosen twice"),
         ("a.parquet", as_parquet(FACTS), {"columns": ("a", "b", "w")}, None, "no column w; the columns are: a, b, c"),
-        ("a.parquet", as_parquet(FACTS), {"columns": (0, 1, 2)}, None, "no column 0: there are 3"),
+        ("a.parquet", as_parquet(FACTS), {"columns": (4, 1, 2)}, None, "no column 4: there are 3"),
         ("a.parquet", as_parquet([*FACTS, ("a", "", "b")]), {}, 6, "the relation is empty"),
         ("a.parquet", b"PAR1 is not all of it", {}, None, "cannot be read as Parquet"),
         ("a.parquet", as_parquet(FACTS)[:-20] + bytes(16) + b"PAR1", {}, None, "cannot be read as Parquet"),
@@ -536,9 +593,6 @@ TRIPLE = f"<{IRI}a> <{IRI}r> <{IRI}b> .\n"
         ("a.nt", "# nothing\n", {}, None, "no facts in it"),
         ("a.ttl", f"<{IRI}a> <{IRI}age> 3 .", {}, None, "no facts in it"),
         ("a.parquet", as_parquet(FACTS[:1])[:0], {}, None, "cannot be read as Parquet"),
-        ("a.json", "{}", {}, None, "unknown format; known endings are .tsv .txt .csv .parquet"),
-        ("a", "{}", {}, None, "unknown format; known endings are"),
-        ("a.tsv.zip", GOOD, {}, None, "unknown format; known endings are"),
         ("a.tsv.gz", GOOD, {}, 1, "the gzip data are broken from about here on: Not a gzipped file"),
         ("a.tsv.xz", GOOD, {}, 1, "the xz data are broken from about here on"),
         ("a.tsv.gz", gzip.compress(as_tsv(FACTS * 3))[:-9], {}, 16, "the gzip data are broken from about here on"),
@@ -613,19 +667,34 @@ def test_parquet_columns_must_hold_text_once(tmp_path: Path) -> None:
             imported(tmp_path / "a.parquet")
 
 
+@pytest.mark.parametrize("name", ["a.json", "a", "a.tsv.zip"])
+def test_the_format_must_be_known(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path / name, GOOD)
+    with pytest.raises(UsageError) as caught:
+        imported(path)
+    assert f"{path}: unknown format; known endings are .tsv .txt .csv .parquet" in str(caught.value)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_column_chosen_by_name_and_by_number_is_chosen_twice(tmp_path: Path, ending: str) -> None:
+    path = written(tmp_path / f"a.{ending}", WRITERS[ending]([("a", "b", "c"), *FACTS]))
+    with pytest.raises(UsageError, match=rf"a\.{ending}.*the same column is chosen twice"):
+        imported(path, columns=("a", 1, 2))
+
+
 def test_files_must_be_there(tmp_path: Path) -> None:
     source = written(tmp_path / "a.tsv", GOOD)
     missing = tmp_path / "missing.tsv"
-    with pytest.raises(SourceError, match="no such file"):
+    with pytest.raises(UsageError, match="no such file"):
         imported(source, missing)
-    with pytest.raises(SourceError, match="no such file"):
+    with pytest.raises(UsageError, match="no such file"):
         imported(source, valid=[missing])
-    with pytest.raises(SourceError, match="no such file"):
+    with pytest.raises(UsageError, match="no such file"):
         imported(source, labels=missing)
-    with pytest.raises(SourceError, match="not a plain file"):
+    with pytest.raises(UsageError, match="not a plain file"):
         imported(source, test=[tmp_path])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SourceError, match="no file of a known format in it"):
+    with pytest.raises(UsageError, match="no file of a known format in it"):
         imported(tmp_path / "empty")
     with pytest.raises(UsageError, match="no source"):
         import_graph([])
@@ -652,6 +721,10 @@ def test_errors_of_label_files(tmp_path: Path, content: str | bytes, line: int, 
     [
         ({"format": "xml"}, "no format is called 'xml'; there are tsv, csv, parquet, nt, ttl"),
         ({"columns": (1, 2)}, "2 columns are chosen"),
+        ({"columns": (0, 1, 2)}, "no column 0: they are counted from 1"),
+        ({"columns": (1, 2, -3)}, "no column -3: they are counted from 1"),
+        ({"columns": (1, 2, 2)}, "the same column is chosen twice"),
+        ({"columns": ("x", "y", "x")}, "the same column is chosen twice"),
         ({"columns": ("x", 2, 3), "header": False}, "no header"),
         ({"delimiter": "::"}, "cannot separate cells"),
         ({"delimiter": '"'}, "cannot separate cells"),

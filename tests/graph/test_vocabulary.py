@@ -53,6 +53,22 @@ def test_nearest_names_of_a_large_vocabulary_come_from_the_sorted_neighbourhood(
     assert words.nearest("Canadaa", 1) == ["Canada"]
 
 
+def test_the_last_part_of_an_iri_is_near_whatever_its_label() -> None:
+    names = ["http://example.org/knows", "http://example.org/people#likes", "http://example.com/knows"]
+    labelled = Vocabulary.of(names, ["is acquainted with", "is fond of", "ist bekannt mit"])
+    assert labelled.nearest("knows") == [names[0], names[2]]
+    assert labelled.nearest("lkes") == [names[1]]
+    assert Vocabulary.of(names, ["knows", "likes", "knows"]).nearest("know") == [names[0], names[2]]
+    assert Vocabulary.of(names).nearest("Knows") == [names[0], names[2]]
+
+
+def test_nearest_labels_of_a_large_vocabulary_come_from_their_neighbourhood(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vocabulary, "_SCAN", 40)
+    labels = [f"x{number:03}" for number in range(100)] + ["knows"]
+    words = Vocabulary.of([f"http://example.org/{label}" for label in labels], labels)
+    assert words.nearest("knws") == ["http://example.org/knows"]
+
+
 def test_completion() -> None:
     words = Vocabulary.of(["Paris (France)", "Paris (Texas)", "Parma", "Rome"], ["Paris", "Paris", "Parma", "Paradise"])
     assert words.starting_with("Par") == [0, 1, 2, 3]

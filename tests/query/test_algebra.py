@@ -97,3 +97,9 @@ def test_depth_and_size() -> None:
 def test_no_such_shape(name: str) -> None:
     with pytest.raises(QueryError):
         shape_named(name)
+
+
+def test_a_shape_nested_too_deeply_is_called_so() -> None:
+    with pytest.raises(QueryError, match="nested deeper than 200 levels"):
+        shape_named("p(" * 201 + "e" + ")" * 201)
+    assert depth(shape_named("p(" * 200 + "e" + ")" * 200)) == 200

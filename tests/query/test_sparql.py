@@ -177,6 +177,29 @@ def test_an_error_points_at_the_name() -> None:
     assert unread.value.position == broken.index("'Touring")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT ?x { ?x :citizen_of «+» :Canada }",
+        "SELECT * { ?x :citizen_of«*» :Canada }",
+        "SELECT ?x { ?x :citizen_of«?»/:citizen_of :Canada }",
+        "SELECT ?x { ?x :citizen_of :Canada . ?x (:citizen_of/:graduated_from)«*» :Canada }",
+        "SELECT ?x { ?x :graduated_from [ :citizen_of«+» :Canada ] }",
+        "SELECT ?x { ?x :citizen_of«{2}» :Canada }",
+        "SELECT ?x { ?x :citizen_of :Canada FILTER (!EXISTS { ?x :graduated_from :MIT }) ?x «!»:citizen_of :MIT }",
+        "SELECT ?x { ?x (:citizen_of) «(»:Canada) }",
+        "SELECT ?x { ?x (:citizen_of) «(»:Canada :Israel) ; (:citizen_of) :MIT }",
+        "SELECT ?x { «(»:Ann) :citizen_of ?x }",
+        "SELECT ?x { ?x :citizen_of «(») }",
+    ],
+)
+def test_what_is_refused_is_marked(text: str) -> None:
+    before, marked, after = text.replace("»", "«").split("«")
+    with pytest.raises(UnsupportedError) as caught:
+        parse_sparql(before + marked + after, NAMED)
+    assert (caught.value.position, caught.value.length) == (len(before), len(marked))
+
+
 # Meaning, by what rdflib answers -----------------------------------------------------------------------------------
 
 

@@ -39,7 +39,13 @@ def test_formatted_text_reads_back(named: Graph, query: Query) -> None:
         ("Canada Ann", QuerySyntaxError, "unexpected 'Ann'", 7),
         ("(Canada", QuerySyntaxError, r"ends too early; expected .*'\)'", 7),
         ("", QuerySyntaxError, "ends too early", 0),
-        ('"Canada', QuerySyntaxError, "unexpected '\"'", 0),
+        ('"Canada', QuerySyntaxError, "^this quote is never closed\n", 0),
+        ('Ann & "Canada.^citizen_of', QuerySyntaxError, "^this quote is never closed\n", 6),
+        ('Ann."lives in', QuerySyntaxError, "^this quote is never closed\n", 4),
+        ('Canada" & Ann', QuerySyntaxError, "^this quote is never closed\n", 6),
+        ('"Canada\\"', QuerySyntaxError, "^this quote is never closed\n", 0),
+        ('"Turing\nAward"', QuerySyntaxError, "^this quote is never closed on its line\n", 0),
+        ('Ann "Canada"', QuerySyntaxError, "unexpected '\"Canada\"'", 4),
         ("Canada.^", QuerySyntaxError, "expected a name", 8),
         ("!" * 10_000 + "Canada", QuerySyntaxError, "nested deeper", 0),
         ("Ann & " * 200_000, QuerySyntaxError, "longer than 100,000 characters", 100_000),
@@ -63,6 +69,34 @@ def test_names_resolve_by_name_then_prefix_then_label(named: Graph) -> None:
     assert parse_path('"Springfield (Ohio)"', lexicon) == parse_path('"Springfield (Ohio)"', lexicon)
     with pytest.raises(UnknownNameError):
         parse_path("ex:nobody", lexicon)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint", "position"),
+    [
+        ("a.b.^likes.to", '"a.b"', 0),
+        ("Ann & a . b", "", 6),
+        ("Ann & St. Louis.^likes", '"St. Louis"', 6),
+        ("a.b.c.d", '"a.b.c"', 0),
+        ("Ann.likes.to", '"likes.to"', 4),
+        ("(Ann.^likes.to | Ann).^likes.to", '"likes.to"', 6),
+        ("The label.^likes", "", 0),
+        ("A.C..^likes", "", 0),
+        ("b.b", "", 0),
+    ],
+)
+def test_a_dotted_name_without_its_quotes_is_recognized(text: str, hint: str, position: int) -> None:
+    zero = np.zeros(1, dtype=np.int64)
+    entities = Vocabulary.of(["Ann", "a.b", "a.b.c", "St. Louis"])
+    lexicon = Lexicon(Graph.of(entities, Vocabulary.of(["likes.to"]), {"train": (zero, zero, zero)}, {}))
+    with pytest.raises(QueryError) as caught:
+        parse_path(text, lexicon)
+    if hint:
+        assert isinstance(caught.value, UnknownNameError)
+        assert caught.value.position == position
+        assert caught.value.reason.endswith(f"; a name with a dot stands in quotes: {hint}")
+    else:
+        assert "in quotes" not in caught.value.reason
 
 
 def test_parentheses_do_not_count_as_depth(named: Graph) -> None:

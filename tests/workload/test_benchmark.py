@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from query2particles.errors import SourceError, UsageError, WorkloadError
+from query2particles.engine.exact import exact_answers, fits
+from query2particles.errors import QueryError, SourceError, UsageError, WorkloadError
 from query2particles.graph.edges import Ints
 from query2particles.graph.folders import open_graph
 from query2particles.graph.graph import Graph
-from query2particles.query.algebra import SHAPES, Query, abstract
-from query2particles.workload.benchmark import check_set, fits, query_files, read_queries, read_set, write_set
+from query2particles.query.algebra import SHAPES, Query, abstract, shape_named
+from query2particles.workload.benchmark import check_set, query_files, read_queries, read_set, write_set
 from query2particles.workload.folders import check_folder
 from query2particles.workload.labels import label
 from query2particles.workload.sample import sample_shape
@@ -41,7 +42,7 @@ def written(tmp_path: Path) -> tuple[Graph, Path, dict[Query, Ints]]:
         for name in ("1p", "2p", "pi", "2in", "pni", "up")
     ]
     batch = {one.shape: one.ids for one in samples}
-    write_set(tmp_path / "set", "test", batch, {one.shape: one.labels for one in samples})
+    write_set(tmp_path / "set", graph, "test", batch, {one.shape: one.labels for one in samples})
     return graph, tmp_path / "set", batch
 
 
@@ -61,7 +62,7 @@ def test_written_queries_read_back(written: tuple[Graph, Path, dict[Query, Ints]
 def test_any_shape_is_written_and_read(tmp_path: Path) -> None:
     graph = random_graph(9)
     batch = some_queries(graph)
-    write_set(tmp_path / "set", "train", batch, label(graph, "train", batch))
+    write_set(tmp_path / "set", graph, "train", batch, label(graph, "train", batch))
     again = read_set(tmp_path / "set", "train")
     assert {shape: ids.tolist() for shape, ids in again.items()} == {
         shape: ids.tolist() for shape, ids in batch.items()
@@ -71,7 +72,13 @@ def test_any_shape_is_written_and_read(tmp_path: Path) -> None:
 def test_writing_adds_and_replaces(written: tuple[Graph, Path, dict[Query, Ints]]) -> None:
     graph, folder, _ = written
     one = sample_shape(graph, SHAPES["2p"], 5, split="test", cap=40, seed=5)
-    write_set(folder, "test", {one.shape: one.ids}, {one.shape: one.labels}, {"source": "second draw"})
+    drawn = {one.shape: one.ids}, {one.shape: one.labels}
+    with pytest.raises(UsageError, match=r"has test-2p already.*--replace"):
+        write_set(folder, graph, "test", *drawn)
+    with pytest.raises(UsageError, match="another graph"):
+        write_set(folder, random_graph(1, entities=39), "valid", *drawn)
+    assert len(read_set(folder, "test", ["2p"])[SHAPES["2p"]]) == 12
+    write_set(folder, graph, "test", *drawn, about={"source": "second draw"}, replace=True)
     assert len(read_set(folder, "test")) == 6
     counts = json.loads((folder / "counts.json").read_text())
     assert counts["test-2p"]["queries"] == 5
@@ -114,9 +121,16 @@ def test_every_kind_of_damage_is_found(written: tuple[Graph, Path, dict[Query, I
     lines = [b"[%d,[%d,%d]]" % tuple(row) for row in batch[SHAPES["2p"]].tolist()]
     (folder / "test-2p.jsonl.xz").write_bytes(lzma.compress(b"\n".join(reversed(lines)) + b"\n"))
     assert problems() == []  # the order of lines does not count
-    (folder / "counts.json").write_text("nothing")
-    with pytest.raises(WorkloadError, match=r"no readable counts\.json"):
-        problems()
+    (folder / "counts.json").write_text(json.dumps(counts | {"test-pi": counts["test-pi"] | {"graph": "other"}}))
+    assert "it was drawn from another graph" in problems()
+    for broken, words in (
+        ("nothing", "no readable"),
+        ("[1]", "not of the form"),
+        ('{"test-2p": 5}', "not of the form"),
+    ):
+        (folder / "counts.json").write_text(broken)
+        with pytest.raises(WorkloadError, match=words):
+            problems()
 
 
 def test_stored_branch_order_is_kept_for_the_checksum(written: tuple[Graph, Path, dict[Query, Ints]]) -> None:
@@ -141,6 +155,8 @@ def test_forms_of_files(tmp_path: Path) -> None:
     for name, content in forms.items():
         (tmp_path / name).write_bytes(content)
         assert {shape: ids.tolist() for shape, ids in read_queries(tmp_path / name).items()} == expected
+    (tmp_path / "marked.jsonl").write_bytes(b"\xef\xbb\xbf[3,[0,1]]\n[4,[1,0]]\n")
+    assert read_queries(tmp_path / "marked.jsonl")[SHAPES["2p"]].tolist() == expected[SHAPES["2p"]]
     (tmp_path / "mixed.jsonl").write_bytes(b"[3,[0]]\n[3,[0,-2]]\n[4,[1]]\n")
     mixed = read_queries(tmp_path / "mixed.jsonl")
     assert mixed[SHAPES["1p"]].tolist() == [[3, 0], [4, 1]]
@@ -149,7 +165,9 @@ def test_forms_of_files(tmp_path: Path) -> None:
     assert read_queries(tmp_path / "empty.jsonl") == {}
 
 
-@pytest.mark.parametrize("line", [b"[3,[0]", b"[3]", b"3", b"[3,[0,-5]]", b"\xff", b"[" * 9000])
+@pytest.mark.parametrize(
+    "line", [b"[3,[0]", b"[3]", b"3", b"[3,[0,-5]]", b"[3,[0,-12]]", b"\xff", b"[" * 9000, b"[%d,[0]]" % 10**30]
+)
 def test_wrong_lines(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "bad.jsonl").write_bytes(b"[3,[0]]\n" + line + b"\n")
     with pytest.raises(SourceError) as caught:
@@ -159,10 +177,12 @@ def test_wrong_lines(tmp_path: Path, line: bytes) -> None:
 
 def test_ids_must_exist() -> None:
     graph = random_graph(1, entities=10, relations=2)
-    assert fits(graph, SHAPES["1p"], np.array([[9, 3]]))
-    assert not fits(graph, SHAPES["1p"], np.array([[10, 3]]))
-    assert not fits(graph, SHAPES["1p"], np.array([[9, 4]]))
-    assert not fits(graph, SHAPES["1p"], np.array([[-1, 0]]))
+    edges = graph.at("test")
+    assert fits(edges, SHAPES["1p"], np.array([[9, 3]]))
+    for wrong in ([10, 3], [9, 4], [-1, 0]):
+        assert not fits(edges, SHAPES["1p"], np.array([wrong]))
+        with pytest.raises(QueryError, match="1p queries name entities or relations that the graph does not have"):
+            exact_answers(edges, {SHAPES["1p"]: np.array([wrong] * 5000)})
 
 
 def test_checking_a_folder_needs_a_graph(tmp_path: Path, written: tuple[Graph, Path, dict[Query, Ints]]) -> None:
@@ -182,7 +202,7 @@ def test_foreign_folders_are_not_overwritten(tmp_path: Path) -> None:
     graph = random_graph(1)
     one = sample_shape(graph, SHAPES["2p"], 3, split="test", cap=40)
     with pytest.raises(UsageError, match=r"photo\.jpg"):
-        write_set(tmp_path, "test", {one.shape: one.ids}, {one.shape: one.labels})
+        write_set(tmp_path, graph, "test", {one.shape: one.ids}, {one.shape: one.labels})
     assert (tmp_path / "photo.jpg").read_bytes() == b"me"
 
 
@@ -202,3 +222,19 @@ def test_every_shape_of_a_set_is_found(data: Path) -> None:
     assert len(query_files(folder)) == 28
     assert read_set(folder, "test").keys() == set(SHAPES.values())
     assert len(open_graph(data / "FB15k-237").entities) == 14505
+
+
+def test_the_order_of_equal_branches_is_kept_whatever_stands_beside_them(tmp_path: Path) -> None:
+    (tmp_path / "alone.jsonl").write_bytes(b"[[5,[3]],[1,[3]]]\n")
+    (tmp_path / "mixed.jsonl").write_bytes(b"[[5,[3]],[1,[3]]]\n[1,[3]]\n")
+    for name in ("alone.jsonl", "mixed.jsonl"):
+        assert read_queries(tmp_path / name)[SHAPES["2i"]].tolist() == [[5, 3, 1, 3]]
+
+
+def test_shapes_with_long_names_get_files_too(tmp_path: Path) -> None:
+    graph = random_graph(9)
+    shape = shape_named("u(" + ",".join(["p(e)"] * 60) + ")")
+    batch = {shape: np.random.default_rng(0).integers((30, 8) * 60, size=(3, 120))}
+    write_set(tmp_path / "set", graph, "train", batch, label(graph, "train", batch))
+    assert np.array_equal(read_set(tmp_path / "set", "train")[shape], batch[shape])
+    assert not any(check.problem for check in check_set(graph, tmp_path / "set"))

@@ -236,7 +236,13 @@ def test_the_converted_set_agrees_with_the_graph(folder: Path, graph: Graph, dra
         for shape, ids in read_set(tmp_path / "out", split).items():
             assert ids.tolist() == drawn[split][shape][0].tolist()
         batch = {shape: ids for shape, (ids, _) in drawn[split].items()}
-        write_set(tmp_path / "direct", split, batch, {shape: labels for shape, (_, labels) in drawn[split].items()})
+        write_set(
+            tmp_path / "direct",
+            graph,
+            split,
+            batch,
+            {shape: labels for shape, (_, labels) in drawn[split].items()},
+        )
     counts, direct = (json.loads((tmp_path / name / "counts.json").read_text()) for name in ("out", "direct"))
     for name, entry in counts.items():
         assert {**direct[name], "source": folder.name} == entry

@@ -118,8 +118,12 @@ def test_a_shape_that_cannot_be_grounded_often_enough_says_so() -> None:
     with pytest.raises(SamplingError, match=r"only [\d,]+ of 100,000 3i queries could be grounded on the test split"):
         sample_shape(random_graph(2, entities=6, relations=1, facts=9), SHAPES["3i"], 100_000, split="test", cap=10)
     without_splits = Graph(GRAPH.entities, GRAPH.relations, dict.fromkeys(GRAPH.levels, GRAPH.at("train")))
-    with pytest.raises(SamplingError, match="no 2p query"):
+    with pytest.raises(SamplingError, match=r"has no test facts.*--split train"):
         sample_shape(without_splits, SHAPES["2p"], 5, split="test", cap=10, allow_fewer=True)
+    lonely = sample_shape(
+        random_graph(2, entities=2, relations=1, facts=5), SHAPES["3i"], 5, split="train", cap=9, allow_fewer=True
+    )
+    assert (len(lonely.ids), len(lonely.labels.hard)) == (0, 0)
     with pytest.raises(SamplingError, match="cannot all be listed"):
         sample_shape(GRAPH, SHAPES["2p"], None, split="test", cap=10)
 

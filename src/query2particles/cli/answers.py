@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from query2particles.cli.root import GraphName, Json, Seed, SplitName, app, split_of
-from query2particles.errors import QueryError, UsageError
+from query2particles.errors import QueryError, SourceError, UsageError
 
 if TYPE_CHECKING:
     from query2particles.query.syntax import Syntax
@@ -40,9 +40,10 @@ def demo(
     from dataclasses import asdict
 
     from query2particles.demo import ask_all, draw_all
+    from query2particles.graph.figures import graph_figures
     from query2particles.graph.folders import ATLAS, open_graph
     from query2particles.query.algebra import SHAPES
-    from query2particles.show import describe_graph, print_answered, print_graph, print_json, print_table, progress_bar
+    from query2particles.show import print_answered, print_graph, print_json, print_table, progress_bar
 
     graph = open_graph(ATLAS)
     answered = list(ask_all(graph))
@@ -50,7 +51,7 @@ def demo(
         drawn = list(draw_all(graph, count=count, seed=seed, progress=progress))
     if json:
         questions = [{"words": words, **found.as_json()} for words, _, found in answered]
-        print_json({"graph": describe_graph(graph), "questions": questions, "samples": list(map(asdict, drawn))})
+        print_json({"graph": graph_figures(graph), "questions": questions, "samples": list(map(asdict, drawn))})
         return
     print_graph(graph)
     for words, text, found in answered:
@@ -121,9 +122,11 @@ def answer(
 def _questions(file: Path) -> Iterator[tuple[int, str]]:
     """The questions of a file with their line numbers; blank lines and remarks are passed over."""
     try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read: {error}") from error
-    for number, line in enumerate(text.splitlines(), start=1):
+        text = sys.stdin.read() if str(file) == "-" else file.read_text("utf-8-sig")
+    except FileNotFoundError:
+        raise UsageError(f"{file} does not exist") from None
+    except UnicodeDecodeError as error:
+        raise SourceError(file, None, f"is not UTF-8: {error.reason}") from None
+    for number, line in enumerate(text.split("\n"), start=1):
         if line.strip() and not line.lstrip().startswith("#"):
             yield number, line.strip()

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from query2particles.cli.root import Json, app
-
-if TYPE_CHECKING:
-    from query2particles.engine.exact import Batch
-    from query2particles.graph.graph import Graph
 
 __all__ = ["bench", "report"]
 
@@ -40,21 +36,22 @@ def bench(
     json: Json = False,
 ) -> None:
     """Speed, as ratios in one run."""
-    from query2particles.bench import bench_exact, bench_import, bench_sample
+    from query2particles.bench import bench_data, bench_exact, bench_import, bench_sample
+    from query2particles.files import write_json
     from query2particles.query.algebra import SHAPES
-    from query2particles.show import note, print_bench, print_json, save_json
+    from query2particles.show import note, print_bench, print_json
 
     if name is BenchName.import_:
         result = bench_import(triples, note)
     else:
-        graph, batch, cap = _bench_data(data, count)
+        graph, batch, cap = bench_data(data, count, note)
         if name is BenchName.exact:
             result = bench_exact(graph, batch, note)
         else:
             shapes = [shape for nick, shape in SHAPES.items() if nick != "1p"]
             result = bench_sample(graph, count=count, cap=cap, shapes=shapes, say=note)
     if out is not None:
-        save_json(out / f"bench-{name.value}.json", result.as_json())
+        write_json(out / f"bench-{name.value}.json", result.as_json())
     if json:
         print_json(result.as_json())
     else:
@@ -65,31 +62,14 @@ def bench(
 def report(
     results: Annotated[Path, typer.Option(help="The folder of result files.")] = Path("benchmarks/results"),
     docs: Annotated[Path, typer.Option(help="Where the pages go.")] = Path("docs"),
+    json: Json = False,
 ) -> None:
     """Tables from benchmarks/results, as pages of the documentation."""
     from query2particles.report import write_report
-    from query2particles.show import note
+    from query2particles.show import note, print_json
 
-    for page in write_report(results, docs):
-        note(f"Saved in {page}.")
-
-
-def _bench_data(data: Path | None, count: int) -> tuple[Graph, Batch, int]:
-    """FB15k-237 with its resampled test queries where the data are at hand, otherwise atlas with fresh ones."""
-    from query2particles.graph.folders import ATLAS, open_graph
-    from query2particles.query.algebra import SHAPES
-    from query2particles.show import note
-    from query2particles.workload.benchmark import read_set
-    from query2particles.workload.sample import sample_shape
-
-    if data is not None:
-        folder = data / "FB15k-237"
-        batch = read_set(folder / "betae-resampled", "test", SHAPES)
-        return open_graph(folder), {shape: ids[:count] for shape, ids in batch.items()}, 120
-    note("no --data: measuring on the small embedded graph, where ratios are lower")
-    graph = open_graph(ATLAS)
-    drawn = {
-        shape: sample_shape(graph, shape, count, split="test", cap=100, allow_fewer=True).ids
-        for shape in SHAPES.values()
-    }
-    return graph, drawn, 100
+    pages = write_report(results, docs)
+    if json:
+        print_json({"pages": list(map(str, pages))})
+    else:
+        note(f"Saved in {', '.join(map(str, pages))}.")

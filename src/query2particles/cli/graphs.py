@@ -57,36 +57,44 @@ def graph_import(
     json: Json = False,
 ) -> None:
     """Files of triples (tsv, csv, nt, ttl, parquet; also .gz and .xz), or a benchmark folder, to a graph folder."""
+    from dataclasses import replace
+
     from query2particles.files import check_replaceable
+    from query2particles.graph.figures import graph_figures
     from query2particles.graph.folders import is_known_folder, open_graph
     from query2particles.graph.graph import is_graph_file
     from query2particles.graph.load import ImportOptions, import_graph
-    from query2particles.show import describe_graph, note, print_graph, print_json, progress_bytes
+    from query2particles.show import note, print_graph, print_json, progress_bytes
 
     check_replaceable(out, is_graph_file)
+    options = ImportOptions(
+        format=format.value if format else None,
+        header=header,
+        columns=_columns(columns),
+        delimiter="\t" if delimiter == r"\t" else delimiter,
+        literals=literals,
+        labels=labels,
+        valid=valid or (),
+        test=test or (),
+        fractions=_fractions(split),
+        seed=seed,
+        unseen=unseen.value,
+        name=name,
+        attribution=attribution,
+    )
     if len(sources) == 1 and is_known_folder(sources[0]):
-        graph = open_graph(sources[0])
+        if options != ImportOptions(name=name, attribution=attribution, seed=seed):
+            raise UsageError(f"{sources[0]} is a graph already: only --name and --attribution can change")
+        opened = open_graph(sources[0])
+        changed = {"name": name, "attribution": attribution}
+        about = {**opened.about, **{key: value for key, value in changed.items() if value is not None}}
+        graph = replace(opened, about=about)
     else:
-        options = ImportOptions(
-            format=format.value if format else None,
-            header=header,
-            columns=_columns(columns),
-            delimiter=delimiter,
-            literals=literals,
-            labels=labels,
-            valid=valid or (),
-            test=test or (),
-            fractions=_fractions(split),
-            seed=seed,
-            unseen=unseen.value,
-            name=name,
-            attribution=attribution,
-        )
         with progress_bytes("reading") as progress:
             graph = import_graph(sources, options=options, progress=progress)
     graph.save(out)
     if json:
-        print_json(describe_graph(graph))
+        print_json(graph_figures(graph))
     else:
         print_graph(graph)
         note(f"\nSaved in {out}. Next:  q2p answer {out} QUERY   or   q2p sample {out} --out QUERIES")
@@ -99,12 +107,13 @@ def graph_info(
     json: Json = False,
 ) -> None:
     """The figures of a graph."""
+    from query2particles.graph.figures import graph_figures
     from query2particles.graph.folders import open_graph
-    from query2particles.show import describe_graph, print_graph, print_json
+    from query2particles.show import print_graph, print_json
 
     opened = open_graph(graph)
     if json:
-        print_json(describe_graph(opened))
+        print_json(graph_figures(opened))
     else:
         print_graph(opened, relations)
 
@@ -112,7 +121,7 @@ def graph_info(
 def _columns(text: str | None) -> tuple[int | str, int | str, int | str] | None:
     if text is None:
         return None
-    parts = [int(part) if part.strip().isdigit() else part.strip() for part in text.split(",")]
+    parts = [int(part) if part.strip().isdecimal() else part.strip() for part in text.split(",")]
     if len(parts) != 3:
         raise UsageError(f"--columns takes three, for head, relation and tail, e.g. `2,1,3`; found {text!r}")
     return parts[0], parts[1], parts[2]

@@ -9,6 +9,7 @@ import typer
 
 from query2particles import __version__
 from query2particles.cli.root import GraphName, Json, Seed, SplitName, app, split_of
+from query2particles.errors import SamplingError
 
 if TYPE_CHECKING:
     from query2particles.query.algebra import Query
@@ -65,14 +66,19 @@ def data_check(
 def data_convert(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="An original BetaE or Query2Box folder (pickles).")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The query set to write, as JSON lines.")],
+    json: Json = False,
 ) -> None:
     """An original benchmark folder's queries as JSON lines with checksums. Pickles are read by an allow-list."""
     from query2particles.graph.folders import open_graph
-    from query2particles.show import note
+    from query2particles.show import note, print_json
+    from query2particles.workload.benchmark import read_counts
     from query2particles.workload.originals import convert_original
 
     convert_original(open_graph(folder), folder, out)
-    note(f"Saved in {out}. Next:  q2p data check {out} --graph {folder}")
+    if json:
+        print_json({"out": str(out), "files": read_counts(out)})
+    else:
+        note(f"Saved in {out}. Next:  q2p data check {out} --graph {folder}")
 
 
 @app.command()
@@ -94,19 +100,19 @@ def sample(
     allow_fewer: Annotated[
         bool, typer.Option("--allow-fewer", help="Write what there is where a shape cannot be grounded often enough.")
     ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace queries that the folder has already.")] = False,
     json: Json = False,
 ) -> None:
     """Draw queries by the benchmarks' procedure and write them with the checksums of their answers."""
-    from query2particles.files import check_replaceable
     from query2particles.graph.folders import open_graph
     from query2particles.query.algebra import SHAPES, nickname
     from query2particles.show import note, print_json, print_table, progress_bar
-    from query2particles.workload.benchmark import is_set_file, write_set
+    from query2particles.workload.benchmark import check_addable, write_set
     from query2particles.workload.sample import sample_shape
 
     opened = open_graph(graph)
-    check_replaceable(out, is_set_file)
     wanted = _shapes(shapes)
+    check_addable(out, opened, split_of(split), wanted, replace=replace)
     drawn = []
     with progress_bar("drawing queries", count * len(wanted)) as progress:
         for shape in wanted:
@@ -124,9 +130,14 @@ def sample(
                 )
             )
     about = {"source": f"drawn by query2particles {__version__} from {opened.name}, cap {cap}, seed {seed}"}
-    write_set(
-        out, split_of(split), {one.shape: one.ids for one in drawn}, {one.shape: one.labels for one in drawn}, about
+    kept = {one.shape: one for one in drawn if len(one.ids)}
+    if not kept:
+        raise SamplingError(f"no query of these shapes could be grounded on the {split.value} split of {opened.name}")
+    batch, labels = (
+        {shape: one.ids for shape, one in kept.items()},
+        {shape: one.labels for shape, one in kept.items()},
     )
+    write_set(out, opened, split_of(split), batch, labels, about=about, replace=replace)
     rows = [
         (
             nickname(one.shape),

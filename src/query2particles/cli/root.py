@@ -1,14 +1,15 @@
 """The root of the command line: the application, the options that commands share, and how errors end.
 
-Exit codes: 0 done, 1 the work failed, 2 the call was wrong.
+Exit codes: 0 done, 1 the work failed, 2 the call was wrong, 130 interrupted.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -27,6 +28,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
+
+_INTERRUPTED = 130  # what typer makes of Ctrl-C
 
 
 class SplitName(StrEnum):
@@ -60,13 +63,25 @@ def _root(
 
 
 def main() -> None:
-    """The entry point: errors of ours become one message and an exit code."""
+    """The entry point: errors become one message and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a letter is no reason to fail
     try:
         app()
     except Query2ParticlesError as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(2 if isinstance(error, UsageError | QueryError) else 1)
-    except BrokenPipeError:
-        # The reader has left (`q2p … | head`); nothing more can be said to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        _fail(str(error), 2 if isinstance(error, UsageError | QueryError) else 1)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        _fail(f"{place}{error.strerror or error}; nothing that was there before is lost", 1)
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:
+            typer.echo("interrupted; nothing was changed", err=True)
+        raise
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    typer.echo(f"error: {message}", err=True)
+    # What is still waiting for a full disk or a reader that has left would fail again at the very end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)

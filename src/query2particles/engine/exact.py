@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,21 @@ from scipy import sparse
 from query2particles.engine.execute import execute
 from query2particles.engine.plan import compile_shapes
 from query2particles.engine.sets import Sets, intersection, union
+from query2particles.errors import QueryError
 from query2particles.graph.edges import Edges, Ints
-from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union, abstract
+from query2particles.query.algebra import (
+    Anchor,
+    Complement,
+    Intersect,
+    Project,
+    Query,
+    Union,
+    abstract,
+    anchor_positions,
+    nickname,
+)
 
-__all__ = ["Batch", "Exact", "exact_answers", "exact_answers_of"]
+__all__ = ["Batch", "Exact", "chunk_size", "exact_answers", "exact_answers_of", "fits"]
 
 Batch = Mapping[Query, Ints]
 """{shape: ids (n, positions)}: queries of mixed shapes."""
@@ -127,12 +138,14 @@ def exact_answers(
     progress: Callable[[int], object] | None = None,
 ) -> dict[Query, Sets]:
     """The answers of every query of a batch, in chunks, on all cores (or `workers` threads)."""
+    for shape, ids in batch.items():
+        if not fits(edges, shape, ids):
+            raise QueryError(f"{nickname(shape)} queries name entities or relations that the graph does not have")
     method = Exact(edges)
     workers = workers or os.cpu_count() or 1
     total = sum(map(len, batch.values()))
-    # As many parts for each worker, none larger than what fits the caches and the memory.
-    largest = max(16, min(_CHUNK, _CHUNK_CELLS // max(edges.entities, 1)))
-    chunk = max(1, math.ceil(total / (math.ceil(total / largest / workers) * workers))) if total else 1
+    # As many parts for each worker, none larger than `chunk_size`.
+    chunk = math.ceil(total / (math.ceil(total / chunk_size(edges) / workers) * workers)) if total else 1
     pieces: dict[Query, list[Sets]] = {shape: [] for shape in batch}
     edges.prepare(total)
 
@@ -155,11 +168,22 @@ def exact_answers(
     }
 
 
+def fits(edges: Edges, shape: Query, ids: Ints) -> bool:
+    """Whether all ids of these queries exist."""
+    limits = np.full(ids.shape[1], edges.relations)
+    limits[anchor_positions(shape)] = edges.entities
+    return bool(((ids >= 0) & (ids < limits)).all())
+
+
 def exact_answers_of(edges: Edges, query: Query) -> Sets:
     """The answers of one query, as a batch of one."""
     shape, ids = abstract(query)
-    rows: Any = np.array([ids], dtype=np.int64)
-    return execute(compile_shapes((shape,), Exact.kind), Exact(edges), [rows])[0]
+    return exact_answers(edges, {shape: np.array([ids], dtype=np.int64)}, workers=1)[shape]
+
+
+def chunk_size(edges: Edges) -> int:
+    """How many queries to answer at once: what fits the caches, and the memory even if all entities were answers."""
+    return max(16, min(_CHUNK, _CHUNK_CELLS // edges.entities))
 
 
 def _chunks(batch: Batch, chunk: int) -> Iterator[dict[Query, Ints]]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from query2particles.engine.method import Method
 from query2particles.engine.plan import Plan
+from query2particles.errors import UnsupportedError
 from query2particles.query.algebra import Anchor, Complement, Intersect, Project
 
 __all__ = ["execute"]
@@ -21,6 +22,10 @@ def execute(plan: Plan, method: Method[State], ids: Sequence[Any], *, keep: bool
 
     `ids[i]` holds the rows of shape i, (n, positions). A state is dropped as soon as the call that needs it has run.
     """
+    lacking = {step.operator for step in plan.steps} - method.operators
+    if lacking:
+        names = " and ".join(sorted(operator.__name__.lower() for operator in lacking))
+        raise UnsupportedError(f"{type(method).__name__} has no {names}; rewrite the query first")
     states: dict[int, State] = {}
     for step in plan.steps:
         members = [plan.nodes[node] for node in step.nodes]

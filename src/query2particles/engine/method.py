@@ -21,7 +21,7 @@ class Method(Protocol[State]):
 
     @property
     def operators(self) -> Set[type[Query]]:
-        """Without Union here, unions are lifted to the root or rewritten (`query/rewrite`) before compiling."""
+        """What the method can do; unions and complements that it lacks must be rewritten (`query/rewrite`) first."""
         ...
 
     def anchor(self, entities: Any) -> State:
@@ -51,7 +51,10 @@ class Method(Protocol[State]):
         ...
 
     def kind(self, operator: type[Query], below: Sequence[Hashable]) -> Hashable:
-        """Only states of one kind can be stacked; known before anything runs. `width` suits most methods."""
+        """Only states of one kind can be stacked; known before anything runs. `width` suits most methods.
+
+        A static function, please: plans are remembered by it.
+        """
         ...
 
 

@@ -112,8 +112,8 @@ class Sets:
 
     def listed(self) -> Sets:
         """The same sets with every member listed, none as a complement."""
-        if not self.complemented:
-            return self
+        if not self.complemented or not len(self):
+            return replace(self, complemented=False)
         return Sets.stack(
             [Sets(self.entities, np.array([0, len(row)]), row) for row in map(self.__getitem__, range(len(self)))]
         )

@@ -267,8 +267,10 @@ def shape_named(name: str) -> Query:
 
 def _read_shape(text: str, at: int, level: int) -> tuple[Query, int]:
     """Read one shape from `at` on; return it and where it ends."""
+    if level > MAX_DEPTH:
+        raise QueryError(f"nested deeper than {MAX_DEPTH} levels", text, at)
     letter = text[at : at + 1]
-    if level > MAX_DEPTH or letter not in tuple("epiun"):
+    if letter not in tuple("epiun"):
         known = ", ".join(SHAPES)
         raise QueryError(
             f"there is no such shape; say one of {known}, or spell it, e.g. 'i(p(p(e)),n(p(e)))'", text, at

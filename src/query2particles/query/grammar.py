@@ -12,13 +12,16 @@ from query2particles.query.algebra import MAX_DEPTH
 if TYPE_CHECKING:
     from lark import Lark, Token, Tree
 
-__all__ = ["MAX_LENGTH", "NAME_TERMINALS", "check_length", "check_level", "quoted", "read", "unquoted"]
+__all__ = ["MAX_LENGTH", "NAME_TERMINALS", "SPARQL_START", "check_length", "check_level", "quoted", "read", "unquoted"]
 
 NAME_TERMINALS = r"""
 QUOTED: /"(?:[^"\\\n]|\\.)*"/
 IRI: /<[^<>"\s]*>/
 """
 """How odd names are written in every syntax of ours: quoted, or as an IRI between angle brackets."""
+
+SPARQL_START = re.compile(r"\s*(#[^\n]*\n\s*)*(select|prefix|base|ask|construct|describe)\b", re.IGNORECASE)
+"""What makes a text SPARQL. Whoever reads a text of no named syntax looks for it; whoever prints one must avoid it."""
 
 MAX_LENGTH = 100_000
 
@@ -45,6 +48,9 @@ def read(grammar: str, text: str, described: dict[str, str]) -> Tree[Token] | To
         position = error.pos_in_stream if error.pos_in_stream is not None else len(text)
         found = f"unexpected {text[position : position + 1]!r}"
         if isinstance(error, UnexpectedCharacters):
+            if text[position : position + 1] == '"':  # of a whole name in quotes Lark would make an unexpected token
+                here = " on its line" if "\n" in text[position:] else ""
+                raise QuerySyntaxError(f"this quote is never closed{here}", text, position) from None
             expected = set(error.allowed or ())
         elif isinstance(error, UnexpectedToken):
             expected = set(error.accepts or error.expected)
@@ -63,7 +69,7 @@ def check_length(text: str) -> None:
         raise QuerySyntaxError(f"longer than {MAX_LENGTH:,} characters", text, MAX_LENGTH)
 
 
-def check_level(level: int, text: str) -> None:
+def check_level(level: int, text: str | None) -> None:
     """Refuse trees deeper than the limit while they are being built."""
     if level > MAX_DEPTH:
         raise QuerySyntaxError(f"nested deeper than {MAX_DEPTH} levels", text, 0)

@@ -137,7 +137,7 @@ class _Reader:
             case "exists":
                 return self._exists(below[0], below[1], below[2], scope, level)
             case "forall":
-                reason = "'forall' is not among the operators of a question; 'exists', '!', '&', '|' are"
+                reason = "'forall' cannot be asked; that all y with r(?x, y) are A is written !exists y. r(?x, y) & !A"
                 raise UnsupportedError(reason, self._text, *_span(below[0]))
             case _:
                 parts = [self.formula(part, scope, level + 1) for part in below]
@@ -253,4 +253,4 @@ class _Writer:
 
 
 def _written(name: str) -> str:
-    return name if _BARE.fullmatch(name) else quoted(name)
+    return name if _BARE.fullmatch(name) and name.isprintable() else quoted(name)

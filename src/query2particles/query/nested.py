@@ -11,18 +11,31 @@ Every tree of operators has such a form; the fourteen benchmark shapes have thei
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from query2particles.errors import QueryError, QuerySyntaxError
-from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union
+from query2particles.errors import QueryError, QuerySyntaxError, clipped
+from query2particles.query.algebra import (
+    Anchor,
+    Complement,
+    Intersect,
+    Project,
+    Query,
+    Union,
+    anchor_positions,
+    numbered,
+    query_ids,
+)
 from query2particles.query.grammar import check_length, check_level
 from query2particles.query.names import Lexicon
 
 __all__ = ["NEGATE", "UNITE", "format_nested", "from_lists", "nested_template", "parse_nested"]
 
 UNITE, NEGATE = -1, -2
+
+_NUMBER = re.compile(r"-?[0-9]+")
 
 
 def parse_nested(text: str, lexicon: Lexicon) -> Query:
@@ -79,15 +92,17 @@ def _lists(query: Query) -> list[Any]:
 
 
 def _read(lists: object, text: str | None, level: int) -> Query:
-    check_level(level, text or "")
+    """The query of `lists`, which has `level` operators above it."""
+    check_level(level, text)
     match lists:
         case [int() as entity, [*operators]] if not isinstance(entity, bool):
             if entity < 0:
                 raise _wrong(f"{entity} is not an entity", text)
+            check_level(level + len(operators), text)
             return _applied(Anchor(entity), operators, text)
         case [[_, *_] as inner, [int(), *_] as operators] if not _is_chain(operators) and operators != [UNITE]:
-            return _applied(_read(inner, text, level + 1), operators, text)
-        case [*several, [-1]] if len(several) >= 2:
+            return _applied(_read(inner, text, level + len(operators)), operators, text)
+        case [*several, [int(-1)]] if len(several) >= 2:  # a bare -1 would match -1.0 too
             return Union(tuple(_read(branch, text, level + 1) for branch in several))
         case [_, _, *_]:
             return Intersect(tuple(_read(branch, text, level + 1) for branch in lists))
@@ -101,10 +116,9 @@ def _is_chain(lists: Sequence[object]) -> bool:
 
 
 def _applied(query: Query, operators: Sequence[object], text: str | None) -> Query:
-    for level, operator in enumerate(operators):
-        check_level(level, text or "")
+    for operator in operators:
         match operator:
-            case -2:
+            case int(-2):
                 query = Complement(query)
             case int() if operator >= 0 and not isinstance(operator, bool):
                 query = Project(query, operator)
@@ -114,19 +128,14 @@ def _applied(query: Query, operators: Sequence[object], text: str | None) -> Que
 
 
 def _check_range(query: Query, entities: int, relations: int, text: str) -> None:
-    match query:
-        case Anchor(entity):
-            if entity >= entities:
-                raise _wrong(f"entity {entity} does not exist; the graph has 0 … {entities - 1}", text)
-        case Project(inner, relation):
-            if relation >= relations:
-                raise _wrong(f"relation {relation} does not exist; the graph has 0 … {relations - 1}", text)
-            _check_range(inner, entities, relations, text)
-        case Complement(inner):
-            _check_range(inner, entities, relations, text)
-        case Intersect(queries) | Union(queries):
-            for branch in queries:
-                _check_range(branch, entities, relations, text)
+    """Refuse ids that the graph does not have, at their place: but for the signs, numbers of the text are the ids."""
+    places = (number for number in _NUMBER.finditer(text) if int(number[0]) >= 0)
+    anchors = frozenset(anchor_positions(numbered(query)))
+    for position, (own, place) in enumerate(zip(query_ids(query), places, strict=True)):
+        kind, known = ("entity", entities) if position in anchors else ("relation", relations)
+        if own >= known:
+            reason = f"{kind} {clipped(str(own))} does not exist; the graph has 0 … {known - 1}"
+            raise QuerySyntaxError(reason, text, place.start(), len(place[0]))
 
 
 def _check_brackets(text: str) -> None:

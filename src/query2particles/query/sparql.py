@@ -122,6 +122,9 @@ class _Reader:
                 case "TriplesBlock":
                     for subject, verb, object_ in _triples(part):
                         span = self._places.following(_spelled(object_))
+                        if any(map(self._is_of_collection, (subject, verb, object_))):
+                            reason = "a collection: write a pattern for each entity"
+                            raise UnsupportedError(reason, self._text, *self._places.preceding("(", span))
                         formulas.append(self._path(verb, self._term(subject, known), self._term(object_, known), span))
                 case "GroupOrUnionGraphPattern":
                     span = self._places.following("UNION") if len(part.graph) > 1 else (None, 1)
@@ -184,6 +187,7 @@ class _Reader:
                 return self._path(verb.part, subject, other, span)
             case "PathElt":
                 reason = f"the path operator {verb.mod}: the number of hops must be fixed"
+                span = self._places.preceding(verb.mod, span)
             case None | "pname" if not _is_variable(verb):
                 return Atom(self._resolved(verb, relation=True), subject, other, span)
             case None:
@@ -193,7 +197,14 @@ class _Reader:
                 )
             case _:
                 reason = "a negated path: name the relations that are meant"
+                span = self._places.preceding("!", span)
         raise UnsupportedError(reason, self._text, *span)
+
+    def _is_of_collection(self, term: Any) -> bool:
+        """Whether rdflib put `term` in the place of `(…)`, and not the text itself."""
+        from rdflib.namespace import RDF
+
+        return term in (RDF.first, RDF.rest, RDF.nil) and self._places.first(_spelled(term))[0] is None
 
     def _term(self, term: Any, known: Scope) -> Variable | int:
         return known[_spelled(term)] if _is_variable(term) else self._resolved(term, relation=False)

@@ -52,7 +52,7 @@ _BEYOND = {
     "SERVICE": "SERVICE: a question is about one graph",
     "BIND": "BIND: values cannot be computed",
     "VALUES": "VALUES: write a UNION of patterns with one entity each",
-    "ORDER": "ORDER BY: answers come by their score, best first",
+    "ORDER": "ORDER BY: answers are a set; a method that ranks them has its own order",
     "LIMIT": "LIMIT: the number of answers is an option of its own; use -k",
     "OFFSET": "OFFSET: the number of answers is an option of its own; use -k",
     "GROUP": "GROUP BY: values cannot be aggregated",
@@ -68,6 +68,7 @@ _BEYOND = {
 """Words of SPARQL that the subset leaves out, with the reason. Names never look like words, so this is exact."""
 
 _CODE_POINT = re.compile(r"(?<!\\)(?:\\\\)*\\[uU]")
+_REPEATED = re.compile(r"\{\s*(?:[0-9]+\s*(?:,\s*[0-9]*\s*)?|,\s*[0-9]+\s*)\}")
 _CLOSED_BY = {"(": ")", "{": "}", "[": "]"}
 
 
@@ -116,6 +117,12 @@ class Places:
         self._read = sum(spans[index])
         return spans[index]
 
+    def preceding(self, key: str, place: Span) -> Span:
+        """The last place before another one; that one itself if there is none."""
+        spans = self._spans.get(key, [])
+        index = len(spans) if place[0] is None else bisect_left(spans, place)
+        return spans[index - 1] if index else place
+
 
 def tokens_of(text: str) -> list[Token]:
     """All of `text` but spaces and comments."""
@@ -134,6 +141,9 @@ def check(tokens: Sequence[Token], text: str) -> None:
             raise QuerySyntaxError(f"nested deeper than {MAX_NESTING} levels", text, token.position)
         if (token.kind == "sign" and token.text == "\\") or (token.kind == "string" and _CODE_POINT.search(token.text)):
             raise QuerySyntaxError("an escape that is not read here; write the character itself", text, *token.span)
+        if token.text == "{" and (repeated := _REPEATED.match(text, token.position)):
+            reason = f"the path operator {repeated[0]}: write the hops out, joined by '/'"
+            raise UnsupportedError(reason, text, token.position, len(repeated[0]))
         word = token.text.upper() if token.kind == "word" else ""
         selects += word == "SELECT"
         if word in _BEYOND:
@@ -150,6 +160,8 @@ def explain(tokens: Sequence[Token], text: str, position: int) -> QuerySyntaxErr
     """Why `text` is no SPARQL. rdflib knows the `position` where its outermost pattern failed; we may know better."""
     opened: list[Token] = []
     for token, following in zip_longest(tokens, tokens[1:]):
+        if token.kind == "sign" and token.text in "\"'":
+            return QuerySyntaxError("this quote is never closed", text, token.position)
         is_call = following is not None and following.text == "("
         if token.kind == "word" and token.text.upper() not in _SUBSET and not is_call:
             reason = f'unexpected {token.text[:40]!r}; names are written :name, <name> or "name"; a space is %20'

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias, get_args
 
 from query2particles.errors import UsageError
 from query2particles.query.algebra import Query
+from query2particles.query.grammar import SPARQL_START
 from query2particles.query.logic import format_logic, parse_logic
 from query2particles.query.names import Lexicon
 from query2particles.query.nested import format_nested, parse_nested
@@ -30,7 +31,6 @@ _PRINTERS: Mapping[Syntax, Callable[[Query, Lexicon], str]] = {
     "logic": format_logic,
     "json": lambda query, _: format_nested(query),
 }
-_SPARQL = re.compile(r"\s*(#[^\n]*\n\s*)*(select|prefix|base|ask|construct|describe)\b", re.IGNORECASE)
 _LOGIC = re.compile(r"\s*\?\w+\s*(:|,)")
 
 
@@ -38,7 +38,7 @@ def guess_syntax(text: str) -> Syntax:
     """`[…` is JSON, `SELECT …` or `PREFIX …` SPARQL, `?x : …` logic; anything else is the path syntax."""
     if text.lstrip().startswith("["):
         return "json"
-    if _SPARQL.match(text):
+    if SPARQL_START.match(text):
         return "sparql"
     return "logic" if _LOGIC.match(text) else "path"
 
@@ -49,7 +49,7 @@ def parse_query(text: str, lexicon: Lexicon, syntax: Syntax | None = None) -> Qu
 
 
 def format_query(query: Query, lexicon: Lexicon, syntax: Syntax = "path") -> str:
-    """The text of `query`, which `parse_query` reads back as the same query."""
+    """The text of `query`, which `parse_query` reads back as the same query, also where it must guess the syntax."""
     if syntax not in _PRINTERS:
         raise UsageError(f"queries cannot be printed as {syntax}; say one of {', '.join(_PRINTERS)}")
     return _PRINTERS[syntax](query, lexicon)

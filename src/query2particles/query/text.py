@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from query2particles.errors import QueryError, UnknownNameError, clipped
 from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union
-from query2particles.query.grammar import NAME_TERMINALS, check_level, quoted, read, unquoted
+from query2particles.query.grammar import NAME_TERMINALS, SPARQL_START, check_level, quoted, read, unquoted
 from query2particles.query.names import Lexicon
 
 if TYPE_CHECKING:
@@ -50,12 +51,40 @@ _DESCRIBED = {
     "AMPERSAND": "'&'",
 }
 
-_BARE = re.compile(r"[^\s.&|!^()\"<>\\]+")
+_BARE = re.compile(r"(?![\[?#-])[^\s.&|!^()\"<>\\]+")
+_DOTTED = re.compile(r"[^&|!^()\"<>\\]*")
+
+
+class _DottedNameError(UnknownNameError):
+    """The beginning of `whole`, a name with dots that lacks its quotes, was taken for a name and its relations."""
+
+    def __init__(self, error: UnknownNameError, whole: str) -> None:
+        self.kind, self.name, self.nearest = error.kind, error.name, (whole,)
+        reason = f"no {self.kind} is called {clipped(self.name)!r}; a name with a dot stands in quotes: {quoted(whole)}"
+        QueryError.__init__(self, reason, error.text, error.position, error.length)
 
 
 def parse_path(text: str, lexicon: Lexicon) -> Query:
     """The query that `text` asks."""
-    return _build(read(_GRAMMAR, text, _DESCRIBED), lexicon, text, 0)
+    tree = read(_GRAMMAR, text, _DESCRIBED)
+    try:
+        return _build(tree, lexicon, text, 0)
+    except UnknownNameError as error:
+        if whole := _dotted(error, lexicon):
+            raise _DottedNameError(error, whole) from None
+        raise
+
+
+def _dotted(error: UnknownNameError, lexicon: Lexicon) -> str | None:
+    """The longest name with dots that stands in the text where an unknown name was found."""
+    vocabulary = lexicon.graph.entities if error.kind == "entity" else lexicon.graph.relations
+    found = _DOTTED.match(error.text or "", error.position or 0)
+    name = found[0].rstrip() if found else ""
+    while "." in name:
+        if vocabulary.find(name) is not None or vocabulary.find_label(name):
+            return name
+        name = name.rpartition(".")[0].rstrip()
+    return None
 
 
 def _build(tree: Tree[Token] | Token, lexicon: Lexicon, text: str, level: int) -> Query:
@@ -105,4 +134,10 @@ def _within(query: Query, lexicon: Lexicon, loose: tuple[type[Query], ...]) -> s
 
 
 def _written(name: str) -> str:
-    return name if _BARE.fullmatch(name) else quoted(name)
+    """`name`, in quotes unless it is plain.
+
+    A text may begin with it, and must not look like JSON (`[`), logic (`?`), SPARQL, a remark in a file of questions
+    (`#`) or an option on a command line (`-`).
+    """
+    is_plain = _BARE.fullmatch(name) and name.isprintable() and not SPARQL_START.match(name)
+    return name if is_plain else quoted(name)

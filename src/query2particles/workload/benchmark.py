@@ -9,9 +9,11 @@ Answers are not stored, they follow from the graph. `hard_sha256` is taken over 
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import lzma
+import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,32 +23,35 @@ from typing import Any
 
 import numpy as np
 
-from query2particles.engine.exact import Batch
+from query2particles.engine.exact import Batch, fits
 from query2particles.engine.sets import Sets
-from query2particles.errors import QueryError, SourceError, WorkloadError
-from query2particles.files import new_folder
+from query2particles.errors import QueryError, SourceError, UsageError, WorkloadError
+from query2particles.files import check_replaceable, new_folder
 from query2particles.graph.benchmark import read_bytes
 from query2particles.graph.edges import Ints
 from query2particles.graph.graph import SPLITS, Graph, Split
-from query2particles.query.algebra import Query, abstract, anchor_positions, nickname, numbered
+from query2particles.query.algebra import Query, abstract, nickname, numbered, query_ids
 from query2particles.query.nested import from_lists, nested_template
 from query2particles.workload.labels import Labels, label
 
 __all__ = [
     "COUNTS",
     "Check",
+    "check_addable",
     "check_set",
-    "fits",
     "hard_digest",
     "is_set_file",
     "query_files",
+    "read_counts",
     "read_queries",
     "read_set",
     "write_set",
 ]
 
 COUNTS = "counts.json"
+_ENDINGS = (".jsonl", ".jsonl.xz", ".jsonl.gz")
 _DIGITS = b"0123456789"
+_LARGEST_ID = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ def read_queries(path: Path) -> dict[Query, Ints]:
 
 def _read_lines(path: Path) -> dict[Query, tuple[Ints, list[bytes]]]:
     """The queries of one file, by shape, with their lines as stored."""
-    text = read_bytes(path).replace(b"\r\n", b"\n").strip(b"\n")
+    text = read_bytes(path).removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n").strip(b"\n")
     lines = text.split(b"\n") if text else []
     alike = _same_shape(text, len(lines))
     if alike is not None:
@@ -99,13 +104,18 @@ def _read_lines(path: Path) -> dict[Query, tuple[Ints, list[bytes]]]:
     found: dict[Query, tuple[list[tuple[int, ...]], list[bytes]]] = {}
     for number, line in enumerate(lines, start=1):
         try:
-            shape, ids = abstract(from_lists(json.loads(line)))
+            query = from_lists(json.loads(line))
         except (ValueError, RecursionError) as error:
             raise SourceError(path, number, f"not JSON: {error}") from error
         except QueryError as error:
             raise SourceError(path, number, str(error)) from error
+        ids = tuple(query_ids(query))
+        if max(ids) > _LARGEST_ID:
+            raise SourceError(path, number, f"the id {max(ids)} is too large")
+        # As below: branches of one shape stay in the order in which they are stored.
+        shape, columns = abstract(numbered(query))
         rows, own = found.setdefault(shape, ([], []))
-        rows.append(ids)
+        rows.append(tuple(ids[column] for column in columns))
         own.append(line)
     return {shape: (np.array(rows, dtype=np.int64), own) for shape, (rows, own) in found.items()}
 
@@ -118,11 +128,11 @@ def _same_shape(text: bytes, count: int) -> tuple[Query, Ints] | None:
     except (ValueError, RecursionError, QueryError):
         return None
     # Operator codes are −1 and −2 in every line alike: written as signs, they drop out with the digits.
-    text = text.replace(b"-1", b"-").replace(b"-2", b"--")
+    text = re.sub(rb"-2(?!\d)", b"--", re.sub(rb"-1(?!\d)", b"-", text))
     skeleton = text.partition(b"\n")[0].translate(None, _DIGITS)
     if text.translate(None, _DIGITS) != b"\n".join([skeleton] * count):
         return None
-    spaced = text.translate(bytes.maketrans(b"[],-\n", b"     ")).decode("ascii")
+    spaced = text.translate(bytes.maketrans(b"[],-\n", b"     ")).decode("latin-1")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
@@ -131,26 +141,36 @@ def _same_shape(text: bytes, count: int) -> tuple[Query, Ints] | None:
             return None
     # Stored branches may stand in another order than the shape's: their positions tell which column goes where.
     shape, columns = abstract(numbered(query))
-    if len(numbers) != count * len(columns):
-        return None
+    if len(numbers) != count * len(columns) or numbers.max() >= _LARGEST_ID:
+        return None  # what does not fit was cut off at the largest number
     return shape, numbers.reshape(count, -1)[:, list(columns)]
 
 
 def write_set(
-    folder: Path, split: Split, batch: Batch, labels: Mapping[Query, Labels], about: Mapping[str, Any] | None = None
-) -> dict[str, dict[str, Any]]:
-    """Write queries of one split into a set's folder; its other files stay. The folder changes in one step."""
-    counts: dict[str, dict[str, Any]] = {}
-    existing = folder / COUNTS
-    if existing.exists():
-        counts = json.loads(existing.read_text("utf-8"))
+    folder: Path,
+    graph: Graph,
+    split: Split,
+    batch: Batch,
+    labels: Mapping[Query, Labels],
+    *,
+    about: Mapping[str, Any] | None = None,
+    replace: bool = False,
+) -> None:
+    """Write queries of one split into a set's folder; its other files stay. The folder changes in one step.
+
+    Queries that the folder has already are replaced only if `replace` says so.
+    """
     with new_folder(folder, replaces=is_set_file) as partial:
+        check_addable(folder, graph, split, batch, replace=replace)
+        counts = read_counts(folder) if (folder / COUNTS).is_file() else {}
         if folder.is_dir():
             for path in folder.iterdir():
                 shutil.copy2(path, partial / path.name)
         for shape, ids in batch.items():
-            name = f"{split}-{nickname(shape)}"
+            name = _file_name(split, shape)
             lines = _lines(shape, ids)
+            for ending in _ENDINGS:
+                (partial / f"{name}{ending}").unlink(missing_ok=True)
             (partial / f"{name}.jsonl.xz").write_bytes(lzma.compress(b"".join(line + b"\n" for line in lines)))
             found = labels[shape]
             counts[name] = {
@@ -158,15 +178,45 @@ def write_set(
                 "easy_total": int(found.easy.sizes.sum()),
                 "hard_total": int(found.hard.sizes.sum()),
                 "hard_sha256": hard_digest(lines, [found.hard]),
+                "graph": graph.fingerprint,
                 **(about or {}),
             }
         (partial / COUNTS).write_text(json.dumps(counts, indent=1) + "\n", "utf-8")
+
+
+def check_addable(folder: Path, graph: Graph, split: Split, shapes: Iterable[Query], *, replace: bool = False) -> None:
+    """Refuse, before any work, to add queries of another graph, or to lose queries that the folder has."""
+    check_replaceable(folder, is_set_file)
+    if not (folder / COUNTS).is_file():
+        return
+    counts = read_counts(folder)
+    if any(entry.get("graph", graph.fingerprint) != graph.fingerprint for entry in counts.values()):
+        raise UsageError(f"{folder} holds queries of another graph; name another folder")
+    there = [name for shape in shapes if (name := _file_name(split, shape)) in counts]
+    if there and not replace:
+        raise UsageError(f"{folder} has {', '.join(there)} already; name another folder, or say --replace")
+
+
+def read_counts(folder: Path) -> dict[str, dict[str, Any]]:
+    """What a set's folder stores of each of its files."""
+    try:
+        counts = json.loads((folder / COUNTS).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise WorkloadError(f"{folder} has no readable {COUNTS}: {error}") from error
+    if not isinstance(counts, dict) or not all(isinstance(entry, dict) for entry in counts.values()):
+        raise WorkloadError(f"{folder / COUNTS} is not of the form {{file: {{queries: …, hard_sha256: …}}}}")
     return counts
+
+
+def _file_name(split: Split, shape: Query) -> str:
+    """The split and the shape's name, or where that is too long for a file its hash: the lines tell the shape."""
+    name = nickname(shape)
+    return f"{split}-{name if len(name) <= 100 else hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 
 def is_set_file(name: str) -> bool:
     """Whether a file of that name in a set's folder is one of ours."""
-    return name == COUNTS or name.endswith((".jsonl", ".jsonl.xz", ".jsonl.gz"))
+    return name == COUNTS or name.endswith(_ENDINGS)
 
 
 def hard_digest(lines: Iterable[bytes], hard: Sequence[Sets]) -> str:
@@ -185,10 +235,7 @@ def _lines(shape: Query, ids: Ints) -> list[bytes]:
 
 def check_set(graph: Graph, folder: Path, *, progress: Callable[[int], object] | None = None) -> Iterator[Check]:
     """Recompute every answer set of a folder and compare it with the stored totals and checksums."""
-    try:
-        counts = json.loads((folder / COUNTS).read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise WorkloadError(f"{folder} has no readable {COUNTS}: {error}") from error
+    counts = read_counts(folder)
     files = {f"{split}-{shape}": (split, path) for (split, shape), path in query_files(folder).items()}
     for name in sorted(counts.keys() - files.keys()):
         yield Check(name, 0, 0, f"{COUNTS} lists it, but its file is missing", "hard_sha256" in counts[name])
@@ -206,7 +253,9 @@ def _compare(
     queries = sum(map(len, batch.values()))
     if stored is None:
         return queries, 0, [f"{COUNTS} does not list it"]
-    if not all(fits(graph, shape, ids) for shape, ids in batch.items()):
+    if stored.get("graph", graph.fingerprint) != graph.fingerprint:
+        return queries, 0, ["it was drawn from another graph"]
+    if not all(fits(graph.at(split), shape, ids) for shape, ids in batch.items()):
         return queries, 0, ["it names ids that the graph does not have"]
     labels = label(graph, split, batch, progress=progress)
     hard, easy = (
@@ -227,15 +276,13 @@ def _compare(
         queries,
         hard,
         [
-            f"{key} is {value}, stored {stored.get(key, 0)}"
+            f"{key} is {_short(value)}, stored {_short(stored.get(key, 0))}"
             for key, value in seen.items()
             if value != stored.get(key, 0 if key == "without_hard_answer" else value)
         ],
     )
 
 
-def fits(graph: Graph, shape: Query, ids: Ints) -> bool:
-    """Whether all ids of these queries exist in the graph."""
-    limits = np.full(ids.shape[1], 2 * len(graph.relations))
-    limits[anchor_positions(shape)] = len(graph.entities)
-    return bool(((ids >= 0) & (ids < limits)).all())
+def _short(value: object) -> str:
+    """A figure, or the first digits of a checksum."""
+    return f"{value:,}" if isinstance(value, int) else f"{str(value)[:12]}…"

@@ -28,15 +28,16 @@ from typing import Any
 
 import numpy as np
 
+from query2particles.engine.exact import fits
 from query2particles.engine.sets import Sets
-from query2particles.errors import QueryError, SourceError, WorkloadError, clipped
+from query2particles.errors import QueryError, SourceError, UsageError, WorkloadError, clipped
 from query2particles.graph.edges import Ints
 from query2particles.graph.graph import SPLITS, Graph, Split
 from query2particles.graph.originals import original_names, read_members
 from query2particles.graph.pickles import safe_load
 from query2particles.query.algebra import SHAPES, Query, abstract, nickname, shape_named
 from query2particles.query.nested import NEGATE, UNITE, from_lists
-from query2particles.workload.benchmark import Check, fits, write_set
+from query2particles.workload.benchmark import Check, write_set
 from query2particles.workload.labels import label
 
 __all__ = ["OriginalQueries", "check_original", "convert_original", "is_original_set", "read_original"]
@@ -100,6 +101,8 @@ def check_original(graph: Graph, folder: Path, *, progress: Callable[[int], obje
 
 def convert_original(graph: Graph, folder: Path, out: Path) -> None:
     """Write the queries as a set of the folder form. Its checksums are those of the stored hard answers."""
+    if not is_original_set(folder):
+        raise UsageError(f"{folder} holds no queries of an original BetaE or Query2Box folder (pickles)")
     for split in _splits(folder):
         stored = read_original(folder, split)
         batch = {shape: queries.ids for shape, queries in stored.items()}
@@ -108,7 +111,7 @@ def convert_original(graph: Graph, folder: Path, out: Path) -> None:
                 raise WorkloadError(f"{folder}, {split}-{nickname(shape)}: {problem}")
         labels = label(graph, split, batch)
         kept = {shape: replace(found, hard=stored[shape].hard) for shape, found in labels.items()}
-        write_set(out, split, batch, kept, {"source": folder.resolve().name})
+        write_set(out, graph, split, batch, kept, about={"source": folder.resolve().name}, replace=True)
 
 
 def _splits(folder: Path) -> list[Split]:
@@ -228,7 +231,7 @@ def _joined(one: OriginalQueries, other: OriginalQueries) -> OriginalQueries:
 def _misfit(graph: Graph, shape: Query, queries: OriginalQueries) -> str | None:
     if len(graph.entities) != queries.hard.entities:
         return f"the set is of {queries.hard.entities} entities, the graph has {len(graph.entities)}"
-    return None if fits(graph, shape, queries.ids) else "it names ids that the graph does not have"
+    return None if fits(graph.at("test"), shape, queries.ids) else "it names ids that the graph does not have"
 
 
 def _compare(

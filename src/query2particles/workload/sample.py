@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import combinations
@@ -30,7 +30,7 @@ from itertools import count as counting
 import numpy as np
 import numpy.typing as npt
 
-from query2particles.engine.exact import Exact
+from query2particles.engine.exact import Exact, chunk_size
 from query2particles.engine.execute import execute
 from query2particles.engine.plan import compile_shapes
 from query2particles.engine.sets import Sets, intersection
@@ -85,11 +85,16 @@ def sample_shape(
     workers: int | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> Sample:
-    """`count` queries of one shape; None, for 1p only, takes every one there is."""
+    """`count` queries of one shape, or with `allow_fewer` at most as many; None, for 1p only, takes every one."""
     name = nickname(shape)
     key = [seed, zlib.crc32(name.encode()), SPLITS.index(split)]
     large = graph.at(split)
     small = None if split == "train" else graph.at(smaller(split))
+    if small is not None and large.facts == small.facts:
+        raise SamplingError(
+            f"{graph.name} has no {split} facts, so its {split} queries have no hard answers: "
+            "import it with splits (q2p graph import --split 0.1,0.1), or draw training queries (--split train)"
+        )
     if shape == SHAPES["1p"]:
         taken = _one_hop(large, small, count, cap, np.random.default_rng(key), progress)
         found = [taken]
@@ -98,18 +103,14 @@ def sample_shape(
         raise SamplingError(f"{name} queries cannot all be listed; say how many to draw")
     else:
         found, attempts = _draw(shape, count, large, small, cap, key, workers or os.cpu_count() or 1, progress)
-    ids = (
-        np.concatenate([part.ids for part in found]) if found else np.zeros((0, len(tuple(query_ids(shape)))), np.int64)
-    )
-    if count is not None and len(ids) < count and not allow_fewer:
+    drawn = found[0].joined(found[1:])
+    if count is not None and len(drawn.ids) < count and not allow_fewer:
         raise SamplingError(
-            f"only {len(ids):,} of {count:,} {name} queries could be grounded on the {split} split of {graph.name} "
-            f"in {attempts:,} draws: ask for fewer, raise the cap of {cap} answers, or allow fewer"
+            f"only {len(drawn.ids):,} of {count:,} {name} queries could be grounded on the {split} split of "
+            f"{graph.name} in {attempts:,} draws: ask for fewer (--count), raise the cap of {cap} answers (--cap), "
+            "or take what there is (--allow-fewer)"
         )
-    if not found:
-        raise SamplingError(f"no {name} query could be grounded on the {split} split of {graph.name}")
-    labels = Labels(*(Sets.stack([getattr(part, kind) for part in found]) for kind in ("easy", "hard", "lost")))
-    return Sample(shape, ids, labels, attempts)
+    return Sample(shape, drawn.ids, Labels(drawn.easy, drawn.hard, drawn.lost), attempts)
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,12 @@ class _Round:
     easy: Sets
     hard: Sets
     lost: Sets
+
+    def joined(self, others: Sequence[_Round]) -> _Round:
+        several = [self, *others]
+        easy, hard, lost = (Sets.stack([getattr(one, kind) for one in several]) for kind in ("easy", "hard", "lost"))
+        ids, hashes = (np.concatenate([getattr(one, kind) for one in several]) for kind in ("ids", "hashes"))
+        return _Round(ids, hashes, easy, hard, lost)
 
     def take(self, rows: Ints) -> _Round:
         return _Round(
@@ -151,7 +158,12 @@ def _draw(
     def one_round(number: int) -> _Round:
         generator = np.random.default_rng([*key, number])
         ids, hashes = draw_queries(shape, size_of(number), large, generator, entities)
-        return _accepted(shape, ids, hashes, large, small, cap)
+        parts = range(0, max(len(ids), 1), chunk_size(large))
+        accepted = [
+            _accepted(shape, ids[start : start + parts.step], hashes[start : start + parts.step], large, small, cap)
+            for start in parts
+        ]
+        return accepted[0].joined(accepted[1:])
 
     with ThreadPoolExecutor(workers) as pool:
         for number, result in enumerate(_in_order(pool, one_round, ahead=workers)):
@@ -161,10 +173,10 @@ def _draw(
                 if signature not in seen and len(seen) < count:
                     seen.add(signature)
                     fresh.append(row)
-            if fresh:
-                found.append(result.take(np.array(fresh)))
-                if progress is not None:
-                    progress(len(fresh))
+            if fresh or not found:  # what is found is never empty, so that it has its kind
+                found.append(result.take(np.array(fresh, dtype=np.int64)))
+            if progress is not None:
+                progress(len(fresh))
             if len(seen) == count:
                 break
             if attempts - window_start >= _WINDOW:
