@@ -31,7 +31,7 @@ from query2particles.errors import UsageError
 from query2particles.graph.edges import Edges, Ints
 from query2particles.graph.folders import ATLAS, open_graph
 from query2particles.graph.graph import Graph
-from query2particles.plain import PlainGraph, plain_answers, plain_sample
+from query2particles.plain import PlainGraph, plain_answers, plain_one_hop, plain_sample
 from query2particles.query.algebra import SHAPES, Query, ground, nickname
 from query2particles.workload.benchmark import read_set
 from query2particles.workload.sample import sample_shape
@@ -139,13 +139,17 @@ def bench_sample(graph: Graph, *, count: int, cap: int, shapes: Sequence[Query],
     for shape in shapes:
         name = nickname(shape)
         say(f"{name}: {count:,} queries")
+        every = shape == SHAPES["1p"]  # these are not drawn but listed, all of them
         started = time.perf_counter()
-        share = fewer // cores
-        _forked(_draw_plain, [(shape, share, large, small, cap, seed) for seed in range(cores)])
-        plain_seconds = (time.perf_counter() - started) * count / (share * cores)
-        started = time.perf_counter()
-        drawn = sample_shape(graph, shape, count, split="test", cap=cap, allow_fewer=True)
+        drawn = sample_shape(graph, shape, None if every else count, split="test", cap=cap, allow_fewer=True)
         engine_seconds = (time.perf_counter() - started) * count / len(drawn.ids)
+        started = time.perf_counter()
+        if every:
+            _forked(plain_one_hop, [(large, small, cap, part, cores) for part in range(cores)])
+        else:
+            _forked(_draw_plain, [(shape, fewer // cores, large, small, cap, seed) for seed in range(cores)])
+        plain_count = len(drawn.ids) if every else fewer // cores * cores
+        plain_seconds = (time.perf_counter() - started) * count / plain_count
         result.figures[f"{name} engine queries/s"] = round(count / engine_seconds)
         result.figures[f"{name} plain queries/s"] = round(count / plain_seconds)
         result.ratios[name] = round(plain_seconds / engine_seconds, 2)
@@ -206,7 +210,7 @@ def _write_triples(path: Path, triples: int) -> None:
             csv.write_csv(pa.table(names, names=["head", "relation", "tail"]), file, write_options=options)
 
 
-def _forked(work: Callable[..., None], arguments: list[tuple[Any, ...]]) -> None:
+def _forked(work: Callable[..., object], arguments: list[tuple[Any, ...]]) -> None:
     """Run `work` once for each tuple of arguments, side by side; the dictionaries are shared by forking."""
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=work, args=given) for given in arguments]

@@ -8,11 +8,12 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from query2particles.graph.edges import Edges
 from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union, branches, has_complement
 
-__all__ = ["PlainGraph", "plain_answers", "plain_draw", "plain_sample"]
+__all__ = ["PlainGraph", "plain_answers", "plain_draw", "plain_one_hop", "plain_sample"]
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,18 @@ def plain_sample(
             continue
         seen.add(query)
         found.append((query, known - lost, hard))
+    return found
+
+
+def plain_one_hop(
+    large: PlainGraph, small: PlainGraph, cap: int, part: int = 0, parts: int = 1
+) -> list[tuple[Query, set[int], set[int]]]:
+    """Every `parts`-th one-hop query with 1 … cap hard answers, with its easy and hard answers."""
+    found: list[tuple[Query, set[int], set[int]]] = []
+    for (head, relation), tails in islice(large.tails.items(), part, None, parts):
+        known = small.tails.get((head, relation), set())
+        if 0 < len(hard := tails - known) <= cap:
+            found.append((Project(Anchor(head), relation), tails & known, hard))
     return found
 
 

@@ -70,7 +70,7 @@ def test_empty_batches_keep_their_kind() -> None:
     found = exact_answers(GRAPH.at("test"), {negated: np.zeros((0, 1), int), SHAPES["2i"]: np.zeros((0, 4), int)})
     assert found[negated].complemented
     assert not found[SHAPES["2i"]].complemented
-    assert [len(sets) for sets in found.values()] == [0, 0]
+    assert [len(sets.listed()) for sets in found.values()] == [0, 0]
     assert exact_answers(GRAPH.at("test"), {}) == {}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from query2particles.engine.exact import Exact
 from query2particles.engine.execute import execute
 from query2particles.engine.method import width
 from query2particles.engine.plan import compile_shapes
+from query2particles.errors import UnsupportedError
 from query2particles.query.algebra import (
     SHAPES,
     Anchor,
@@ -31,6 +33,11 @@ from worlds import queries
 EVERY = frozenset((Anchor, Project, Intersect, Union, Complement))
 
 
+def hops(query: Query) -> int:
+    """The most projections on a way from the query to an anchor."""
+    return isinstance(query, Project) + max(map(hops, branches(query)), default=0)
+
+
 class Spelling:
     """A method whose states are the queries themselves, so that executing a plan must give them back."""
 
@@ -45,7 +52,7 @@ class Spelling:
 
     def project(self, state: list[Query], relations: Any, *, hop: int) -> list[Query]:
         self.calls.append(f"project {hop}")
-        assert (hop == 0) == all(not isinstance(query, Project) for query in state) or hop > 0
+        assert all(hops(query) == hop for query in state)
         return [Project(query, int(relation)) for query, relation in zip(state, relations, strict=True)]
 
     def intersect(self, branches: Sequence[list[Query]]) -> list[Query]:
@@ -118,3 +125,11 @@ def test_a_plan_prints_itself() -> None:
     assert printed.startswith("2i, 2in: 11 nodes in ")
     assert "intersect/2" in printed
     assert "hop 0" in printed
+
+
+def test_what_a_method_lacks_is_refused() -> None:
+    class NoUnion(Spelling):
+        operators = EVERY - {Union}
+
+    with pytest.raises(UnsupportedError, match="NoUnion has no union; rewrite"):
+        execute(compile_shapes((SHAPES["2u"],)), NoUnion(), [np.zeros((1, 4), dtype=int)])

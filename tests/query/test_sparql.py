@@ -180,7 +180,7 @@ def test_an_error_points_at_the_name() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "SELECT ?x { ?x :citizen_of «+» :Canada }",
+        "SELECT ?x { ?x :citizen_of«+» :Canada }",
         "SELECT * { ?x :citizen_of«*» :Canada }",
         "SELECT ?x { ?x :citizen_of«?»/:citizen_of :Canada }",
         "SELECT ?x { ?x :citizen_of :Canada . ?x (:citizen_of/:graduated_from)«*» :Canada }",

@@ -21,7 +21,7 @@ NASTY = [
     *("[", "[1,[0]]", "{}", "select", "SELECT", "Prefix", "base", "ask", "construct", "DESCRIBE", "\u017felect"),
     *("select-me", "base:x", "selected", "?x", "?x:y", "?x,", "?", "#", "# remark", "#tag", "-", "-k", "--help"),
     *("", " ", "a b", " a", "a ", "\n", "a\nb", "\t", "\r", "\x00", "\x1b[0m", "\x1c", "\x7f", "\x85", "\u2028"),
-    *("\u200b", "\u202e", "\xa0", "\u3000", "\ufeff", "\ud800", "\U000e0001", "é", "🜚", "a.b", ".", "^a", "!a"),
+    *("\u200b", "\u202e", "\xa0", "\u3000", "\ufeff", "\U000e0001", "é", "🜚", "a.b", ".", "^a", "!a"),
     *("&", "|", "(a)", '"', '"a"', "\\", "\\n", "\\u0041", "<a>", "<", ">", "a,b", ":", ":a", "a:b", "=", "a=b", "%20"),
     *("exists", "Forall", "not", "AND", "or", "∃", "∀y", "¬", "∧", "∨", "≠", "x", "y", "'", "`", "$x", "*", "5", "-1"),
 ]
@@ -59,7 +59,7 @@ def test_each_nasty_name_reads_back_at_the_beginning(index: int) -> None:
 
 
 @settings(max_examples=500, deadline=None)
-@given(st.text(st.characters(exclude_categories=()), max_size=8))
+@given(st.text(max_size=8))
 def test_any_name_reads_back(name: str) -> None:
     _assert_reads_back(Project(Anchor(0), 0), _lexicon([name], {}))
 

@@ -113,8 +113,8 @@ def test_names_are_printed_with_the_prefixes_of_the_graph() -> None:
     names = ["http://example.org/ann", "http://example.org/people/bob", "ex:cy", "http://example.org/cy"]
     prefixes = {"ex": "http://example.org/", "people": "http://example.org/people/"}
     zeros = np.zeros(4, dtype=np.int64)
-    facts = {"train": (np.arange(4), zeros, zeros)}
-    graph = Graph.of(Vocabulary.of(names), Vocabulary.of(["http://example.org/knows"]), facts, {"prefixes": prefixes})
+    vocabularies = Vocabulary.of(names), Vocabulary.of(["http://example.org/knows"])
+    graph = Graph.of(*vocabularies, {"train": (np.arange(4), zeros, zeros)}, {"prefixes": prefixes})
     lexicon = Lexicon(graph)
     printed = [format_path(Project(Anchor(entity), 1), lexicon) for entity in range(4)]
     assert printed[:3] == ["ex:ann.^ex:knows", "people:bob.^ex:knows", "ex:cy.^ex:knows"]

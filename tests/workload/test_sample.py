@@ -12,7 +12,7 @@ import pytest
 from query2particles.errors import SamplingError
 from query2particles.graph.folders import open_graph
 from query2particles.graph.graph import Graph, Split, smaller
-from query2particles.plain import PlainGraph, plain_draw
+from query2particles.plain import PlainGraph, plain_draw, plain_one_hop
 from query2particles.query.algebra import (
     SHAPES,
     Intersect,
@@ -107,6 +107,8 @@ def test_one_hop_queries_are_all_there() -> None:
     """1p is every (head, relation) of the split's own facts with at most cap answers there."""
     drawn = sample_shape(GRAPH, SHAPES["1p"], None, split="test", cap=2)
     large, small = successors(GRAPH, "test"), successors(GRAPH, "valid")
+    plain = plain_one_hop(PlainGraph.of(GRAPH.at("test")), PlainGraph.of(GRAPH.at("valid")), 2)
+    assert {tuple(query_ids(query)) for query, _, _ in plain} == {tuple(ids) for ids in drawn.ids.tolist()}
     expected = {key for key, tails in large.items() if 0 < len(tails - small.get(key, set())) <= 2}
     assert {tuple(ids) for ids in drawn.ids.tolist()} == expected
     fewer = sample_shape(GRAPH, SHAPES["1p"], 10, split="test", cap=2)

@@ -48,8 +48,7 @@ def bench(
         if name is BenchName.exact:
             result = bench_exact(graph, batch, note)
         else:
-            shapes = [shape for nick, shape in SHAPES.items() if nick != "1p"]
-            result = bench_sample(graph, count=count, cap=cap, shapes=shapes, say=note)
+            result = bench_sample(graph, count=count, cap=cap, shapes=list(SHAPES.values()), say=note)
     if out is not None:
         write_json(out / f"bench-{name.value}.json", result.as_json())
     if json:
