@@ -194,7 +194,7 @@ def test_wrong_input_says_file_line_and_reason_and_loses_nothing(facts: Path, tm
     assert "facts.tsv, line 6" in done.stderr
     assert q2p_json("graph", "info", graph) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["facts.tsv", "graph"]
-    done = q2p("graph", "import", graph / "graph.json", "--out", tmp_path / "new", code=1)
+    done = q2p("graph", "import", graph / "graph.json", "--out", tmp_path / "new", code=2)
     assert "graph.json" in done.stderr
     assert not (tmp_path / "new").exists()
 

@@ -95,6 +95,7 @@ def test_compressed(tmp_path: Path, ending: str) -> None:
         ({"about.json": '{"name": "x"\n,}'}, 2, "is not JSON"),
         ({"about.json": '["name"]'}, None, "expected an object"),
         ({"about.json": '{"prefixes": {"ex": 3}}'}, None, "prefixes"),
+        ({"about.json": '{"name": "\\ud800"}'}, None, "surrogates not allowed"),
         ({"about.json": "[" * 100_000}, None, "is not JSON"),
     ],
 )

@@ -5,8 +5,8 @@
     about.json                          optional: name, attribution
 
 Published graphs come in two forms: with forward edges only, or, as BetaE stores them, with every edge followed by its
-inverse, relation 2k + 1 being the inverse of 2k and named like it with `_reverse` behind. Here both have the same
-directed relations 2k and 2k + 1.
+inverse, relation 2k + 1 being the inverse of 2k and named like it with `_reverse` behind; then each edge must have its
+inverse in the same file. Here both forms have the same directed relations 2k and 2k + 1.
 """
 
 from __future__ import annotations
@@ -14,18 +14,27 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from query2particles.errors import GraphError, SourceError
+from query2particles.errors import GraphError, SourceError, clipped
 from query2particles.graph.edges import Ints
-from query2particles.graph.graph import SPLITS, Graph, Split
+from query2particles.graph.graph import SPLITS, Graph, Split, checked_about
+from query2particles.graph.readers import legible
+from query2particles.graph.tables import complaint
 from query2particles.graph.vocabulary import Vocabulary
 
-__all__ = ["find_file", "is_benchmark_folder", "open_benchmark", "read_bytes", "read_triples", "read_vocabulary"]
+__all__ = [
+    "find_file",
+    "is_benchmark_folder",
+    "open_benchmark",
+    "read_bytes",
+    "read_triples",
+    "read_vocabulary",
+    "without_inverse",
+]
 
 _REVERSE = "_reverse"
 _ENDINGS = ("", ".xz", ".gz")
@@ -51,11 +60,22 @@ def open_benchmark(folder: Path) -> Graph:
         path = find_file(folder, f"{split}.txt")
         if path is not None:
             facts[split] = read_triples(path, len(entities[0]), len(names), both_ways)
-    about: dict[str, Any] = {"name": folder.resolve().name}
-    described = folder / "about.json"
-    if described.exists():
-        about |= json.loads(described.read_text("utf-8"))
+    about = {"name": legible(folder.resolve().name), **_about(folder / "about.json")}
     return Graph.of(Vocabulary.of(*entities), relations, facts, about)
+
+
+def _about(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        told = json.loads(read_bytes(path))
+    except (ValueError, RecursionError) as error:
+        line = error.lineno if isinstance(error, json.JSONDecodeError) else None
+        raise SourceError(path, line, f"is not JSON: {error}") from error
+    try:
+        return checked_about(told)
+    except ValueError as error:
+        raise SourceError(path, None, str(error)) from error
 
 
 def find_file(folder: Path, name: str) -> Path | None:
@@ -79,18 +99,27 @@ def read_bytes(path: Path) -> bytes:
 
 def read_vocabulary(path: Path) -> tuple[list[str], list[str]]:
     """The names and labels of a file of lines `id<TAB>name<TAB>label`, ids from 0 on; the label may be left out."""
-    names, labels = [], []
+    ids: dict[str, int] = {}
+    labels = []
     try:
         text = read_bytes(path).decode()
     except UnicodeDecodeError as error:
         raise SourceError(path, None, f"is not UTF-8: {error.reason}") from error
-    for number, line in enumerate(text.splitlines(), start=1):
-        fields = line.split("\t")
-        if len(fields) not in (2, 3) or fields[0] != str(number - 1):
-            raise SourceError(path, number, f"expected {number - 1}<TAB>name<TAB>label, found {line[:80]!r}")
-        names.append(fields[1])
-        labels.append(fields[-1])
-    return names, labels
+    # Not splitlines: that also splits at U+2028 and the like, which names may hold.
+    lines = text.removesuffix("\n").split("\n") if text else []
+    for index, line in enumerate(lines):
+        fields = line.removesuffix("\r").split("\t")
+        if len(fields) not in (2, 3) or fields[0] != str(index):
+            raise SourceError(path, index + 1, f"expected {index}<TAB>name<TAB>label, found {line[:80]!r}")
+        name, label = fields[1], fields[-1]
+        if (wrong := complaint(name)) is not None:
+            raise SourceError(path, index + 1, f"the name {wrong}")
+        if ids.setdefault(name, index) != index:
+            raise SourceError(
+                path, index + 1, f"the name {clipped(name)!r} stands for two ids, {ids[name]} and {index}"
+            )
+        labels.append(label if label.strip() else name)
+    return list(ids), labels
 
 
 def _required(folder: Path, name: str) -> Path:
@@ -102,15 +131,14 @@ def _required(folder: Path, name: str) -> Path:
 
 def read_triples(path: Path, entities: int, relations: int, both_ways: bool) -> tuple[Ints, Ints, Ints]:
     """Heads, stored relations and tails."""
-    text = read_bytes(path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        try:
-            numbers = np.fromstring(text.decode("ascii"), dtype=np.int64, sep=" ")
-        except (ValueError, DeprecationWarning, UnicodeDecodeError):
-            numbers = np.zeros(1, dtype=np.int64)
-    lines = text.count(b"\n") + (not text.endswith(b"\n") and len(text) > 0)
-    if len(numbers) != 3 * lines or text.count(b"\t") != 2 * lines:
+    text = read_bytes(path).replace(b"\r\n", b"\n")
+    if text and not text.endswith(b"\n"):
+        text += b"\n"
+    lines = text.count(b"\n")
+    if text.translate(None, delete=b"0123456789") != b"\t\t\n" * lines:
+        raise _first_bad_line(path, text)
+    numbers = np.fromstring(text.decode("ascii"), dtype=np.int64, sep=" ")
+    if len(numbers) != 3 * lines:  # somewhere no digit stands between two tabs
         raise _first_bad_line(path, text)
     heads, between, tails = numbers.reshape(-1, 3).T
     for what, column, count in (
@@ -124,10 +152,30 @@ def read_triples(path: Path, entities: int, relations: int, both_ways: bool) -> 
             raise SourceError(path, line + 1, f"{what} {column[line]} does not exist: there are {count}")
     if not both_ways:
         return heads, between, tails
+    lonely = without_inverse(heads, between, tails)
+    if len(lonely):
+        line = int(lonely[0])
+        inverse = f"{tails[line]}\t{between[line] ^ 1}\t{heads[line]}"
+        raise SourceError(path, line + 1, f"relations come as pairs of inverses here, but there is no {inverse!r}")
     forward = between % 2 == 0
-    if 2 * int(forward.sum()) != len(forward):
-        raise SourceError(path, None, "relations come as pairs of inverses here, but the edges do not")
     return heads[forward], between[forward] // 2, tails[forward]
+
+
+def without_inverse(heads: Ints, between: Ints, tails: Ints) -> Ints:
+    """The places of the edges (h, 2k, t) without an edge (t, 2k + 1, h) among them, and the reverse; repeats may be."""
+    first, second = slice(0, None, 2), slice(1, None, 2)
+    edges = np.stack([heads, between, tails])
+    if np.array_equal(edges[:, second], np.stack([tails[first], between[first] ^ 1, heads[first]])):
+        return np.zeros(0, dtype=np.int64)  # each is followed by its inverse, as published: no need to sort
+    inverted = between % 2 == 1
+    facts = np.stack([np.where(inverted, tails, heads), between // 2, np.where(inverted, heads, tails)])
+    order = np.lexsort(facts)
+    fresh = np.ones(len(order), dtype=bool)
+    fresh[1:] = np.any(facts[:, order[1:]] != facts[:, order[:-1]], axis=0)
+    starts = np.flatnonzero(fresh)
+    directions = np.where(inverted, 2, 1)[order]
+    paired = np.bitwise_or.reduceat(directions, starts) == 3
+    return np.sort(order[~np.repeat(paired, np.diff(np.append(starts, len(order))))])
 
 
 def _first_bad_line(path: Path, text: bytes) -> SourceError:

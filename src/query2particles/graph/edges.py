@@ -21,6 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from query2particles.graph.arrays import open_array, unreadable
+
 __all__ = ["Edges", "Ints"]
 
 Ints: TypeAlias = npt.NDArray[np.integer[Any]]
@@ -41,13 +43,16 @@ class Edges:
     keys: npt.NDArray[np.int64]  # (rows,) ascending
     offsets: Ints  # (rows + 1,)
     tails: npt.NDArray[np.int32]  # (edges,)
+    folder: Path | None = None  # that they were opened from
 
     @staticmethod
     def of(heads: Ints, relations: Ints, tails: Ints, *, entity_count: int, relation_count: int) -> Edges:
         """The edges of these facts (one or more), relations as stored, 0 … relation_count − 1; repeats count once."""
         directed = 2 * relation_count
         forward = relations.astype(np.int64) * 2
-        keys = np.concatenate([heads * np.int64(directed) + forward, tails * np.int64(directed) + forward + 1])
+        # numpy 1 multiplies a narrow array by a wide scalar into a narrow one: widen the array itself.
+        outward, inward = (ids.astype(np.int64) * directed for ids in (heads, tails))
+        keys = np.concatenate([outward + forward, inward + forward + 1])
         ends = np.concatenate([tails, heads]).astype(np.int32)
         if entity_count * entity_count * directed < 2**63:
             packed = keys * entity_count
@@ -133,7 +138,7 @@ class Edges:
     @cached_property
     def row_bounds(self) -> npt.NDArray[np.int64]:
         """(entities + 1,): the rows of entity e are row_bounds[e] … row_bounds[e + 1] − 1."""
-        return np.searchsorted(self.keys, np.arange(self.entities + 1) * self.relations)
+        return np.searchsorted(self.keys, np.arange(self.entities + 1, dtype=np.int64) * self.relations)
 
     @cached_property
     def row_lengths(self) -> Ints:
@@ -143,6 +148,7 @@ class Edges:
     @cached_property
     def _row_table(self) -> npt.NDArray[np.int32]:
         """Relation by relation, as the members of one set follow one relation: their cells lie close together."""
+        self._check()
         table = np.full(self.entities * self.relations, self.no_row, dtype=np.int32)
         heads, relations = np.divmod(self.keys, self.relations)
         table[relations * self.entities + heads] = np.arange(len(self.keys), dtype=np.int32)
@@ -151,9 +157,29 @@ class Edges:
     @cached_property
     def matrix(self) -> sparse.csr_array:
         """(rows + 1, entities), true where the row has the tail; the last row, `no_row`, is empty."""
+        self._check()
         ones = np.ones(len(self.tails), dtype=bool)
         offsets = np.append(self.offsets, self.offsets[-1])
         return sparse.csr_array((ones, self.tails, offsets), shape=(len(self.keys) + 1, self.entities))
+
+    def _check(self) -> None:
+        """Raise where the contents are damaged. Products trust them: one wrong tail is a crash."""
+        if self._damage is not None:
+            raise unreadable(self.folder, self._damage)
+
+    @cached_property
+    def _damage(self) -> str | None:
+        """What is wrong with the contents, None where nothing is."""
+        heads_and_relations = self.entities * self.relations
+        if np.any(self.keys[1:] <= self.keys[:-1]) or self.keys[0] < 0 or self.keys[-1] >= heads_and_relations:
+            return "the keys are not ascending heads and relations"
+        if np.any(self.offsets[1:] <= self.offsets[:-1]):
+            return "the offsets are not ascending"
+        if self.tails.min() < 0 or self.tails.max() >= self.entities:
+            return f"a tail does not exist: there are {self.entities} entities"
+        ascending = self.tails[1:] > self.tails[:-1]
+        ascending[self.offsets[1:-1] - 1] = True  # from one row to the next
+        return None if ascending.all() else "the tails of a row are not ascending"
 
     @cached_property
     def counting_matrix(self) -> sparse.csr_array:
@@ -163,6 +189,7 @@ class Edges:
     @cached_property
     def heads_by_relation(self) -> Sequence[npt.NDArray[np.int32]]:
         """For each directed relation, the entities that it leaves, ascending."""
+        self._check()
         relations = self.keys % self.relations
         order = np.argsort(relations, kind="stable")
         heads = (self.keys[order] // self.relations).astype(np.int32)
@@ -174,7 +201,12 @@ class Edges:
 
     @staticmethod
     def open(folder: Path, level: str, *, entity_count: int, relation_count: int) -> Edges:
-        keys, offsets, tails = (
-            np.load(folder / f"{level}-{part}.npy", mmap_mode="r") for part in ("keys", "offsets", "tails")
-        )
-        return Edges(entity_count, 2 * relation_count, keys, offsets, tails)
+        """Memory-map what `save` wrote. Sizes and ends are checked here, the contents when `matrix` reads them all."""
+        keys = open_array(folder / f"{level}-keys.npy", np.int64)
+        offsets = open_array(folder / f"{level}-offsets.npy", np.int32, np.int64)
+        tails = open_array(folder / f"{level}-tails.npy", np.int32)
+        if not (len(keys) and len(offsets) == len(keys) + 1 and offsets[0] == 0 and offsets[-1] == len(tails)):
+            raise unreadable(folder, f"the keys, offsets and tails of {level} do not fit together")
+        if keys[0] < 0 or keys[-1] >= 2 * entity_count * relation_count:
+            raise unreadable(folder, f"the keys of {level} are not heads and relations of this graph")
+        return Edges(entity_count, 2 * relation_count, keys, offsets, tails, folder)

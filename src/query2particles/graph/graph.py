@@ -18,18 +18,21 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from query2particles.errors import GraphError
+from query2particles.errors import GraphError, clipped
 from query2particles.files import new_folder
+from query2particles.graph.arrays import unreadable
 from query2particles.graph.edges import Edges, Ints
 from query2particles.graph.vocabulary import Vocabulary
 
-__all__ = ["SPLITS", "Graph", "Split", "is_graph_file", "is_graph_folder", "smaller"]
+__all__ = ["SPLITS", "Graph", "Split", "checked_about", "is_graph_file", "is_graph_folder", "smaller"]
 
 Split: TypeAlias = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 _FORMAT = 1
 _MANIFEST = "graph.json"
+_STORED_LEVELS = (["train"], ["train", "valid"], ["train", "test"], ["train", "valid", "test"])
+"""A level that adds nothing to the one below is not stored."""
 
 
 def smaller(split: Split) -> Split:
@@ -125,24 +128,48 @@ class Graph:
 
     @staticmethod
     def open(folder: Path) -> Graph:
-        """Memory-map a folder that `save` wrote."""
+        """Memory-map a folder that `save` wrote. A damaged one is an error, here or when its edges are first used."""
         try:
             manifest = json.loads((folder / _MANIFEST).read_text("utf-8"))
+            if not isinstance(manifest, dict):
+                raise unreadable(folder, f"{_MANIFEST} holds no object")
             if manifest["format"] != _FORMAT:
                 raise GraphError(
                     f"{folder} is in graph format {manifest['format']}, this version reads {_FORMAT}; import it again"
                 )
-            levels: dict[Split, Edges] = {}
-            for split in SPLITS:
-                levels[split] = (
-                    Edges.open(folder, split, entity_count=manifest["entities"], relation_count=manifest["relations"])
-                    if split in manifest["levels"]
-                    else levels[smaller(split)]
-                )
-            vocabularies = Vocabulary.open(folder, "entities"), Vocabulary.open(folder, "relations")
-        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-            raise GraphError(f"{folder} is not a readable graph folder ({error}); import it again") from error
-        return Graph(*vocabularies, levels, manifest["about"])
+            counts, stored, facts = (manifest["entities"], manifest["relations"]), manifest["levels"], manifest["facts"]
+            about = checked_about(manifest["about"])
+        except (OSError, ValueError, RecursionError) as error:
+            raise unreadable(folder, f"{_MANIFEST}: {error}") from error
+        except KeyError as error:
+            raise unreadable(folder, f"{_MANIFEST} lacks {error}") from error
+        vocabularies = Vocabulary.open(folder, "entities"), Vocabulary.open(folder, "relations")
+        if not all(type(count) is int for count in counts) or counts != tuple(map(len, vocabularies)):
+            raise unreadable(folder, f"{_MANIFEST} counts other entities and relations than there are")
+        if stored not in _STORED_LEVELS:
+            raise unreadable(folder, f"{_MANIFEST} names other levels than there can be")
+        levels: dict[Split, Edges] = {}
+        for split in SPLITS:
+            levels[split] = (
+                Edges.open(folder, split, entity_count=counts[0], relation_count=counts[1])
+                if split in stored
+                else levels[smaller(split)]
+            )
+        graph = Graph(*vocabularies, levels, about)
+        if graph.facts() != facts:
+            raise unreadable(folder, f"{_MANIFEST} counts other facts than there are")
+        return graph
+
+
+def checked_about(about: object) -> dict[str, Any]:
+    """The metadata of a graph as they were read from a file; a ValueError where they are nothing of the kind."""
+    if not isinstance(about, dict):
+        raise ValueError(f"expected an object, found {clipped(repr(about))}")  # noqa: TRY004
+    prefixes = about.get("prefixes", {})
+    if not (isinstance(prefixes, dict) and all(isinstance(iri, str) for iri in prefixes.values())):
+        raise ValueError(f"expected an object of strings as prefixes, found {clipped(repr(prefixes))}")
+    json.dumps(about, ensure_ascii=False).encode()  # half a surrogate pair could be read, but never written again
+    return about
 
 
 def is_graph_file(name: str) -> bool:

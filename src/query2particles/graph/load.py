@@ -11,16 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import unquote
 
 from query2particles.errors import SourceError, UsageError
 from query2particles.graph.facts import FactTable, draw_splits
 from query2particles.graph.graph import SPLITS, Graph, Split
 from query2particles.graph.parquet import ParquetReader
 from query2particles.graph.rdf import BlankNodes, RdfReader
-from query2particles.graph.readers import FORMATS, Format, Meter, format_of, known_formats, stem_of
+from query2particles.graph.readers import FORMATS, Format, Meter, format_of, known_formats, legible, stem_of
 from query2particles.graph.tables import FACT, LABEL, Column, TableReader, complaint
-from query2particles.graph.vocabulary import Vocabulary
+from query2particles.graph.vocabulary import Vocabulary, local_name
 
 __all__ = ["ImportOptions", "import_graph"]
 
@@ -71,6 +70,11 @@ class ImportOptions:
             raise UsageError(f"no format is called {self.format!r}; there are {', '.join(FORMATS)}")
         if self.columns is not None and len(self.columns) != len(FACT):
             raise UsageError(f"{len(self.columns)} columns are chosen; head, relation and tail make three")
+        for column in self.columns or ():
+            if isinstance(column, int) and column < 1:
+                raise UsageError(f"no column {column}: they are counted from 1")
+        if len(set(self.columns or ())) < len(self.columns or ()):
+            raise UsageError("the same column is chosen twice")
         if self.header is False and any(isinstance(column, str) for column in self.columns or ()):
             raise UsageError("columns are chosen by name, but the files are said to have no header")
         if self.delimiter is not None and (
@@ -107,10 +111,10 @@ def import_graph(
     if not table.rows["train"]:
         raise SourceError(files["train"][0], None, "no facts in it" + " nor in the others" * (len(files["train"]) > 1))
 
-    about: dict[str, Any] = {"name": options.name or _name(sources[0])}
+    about: dict[str, Any] = {"name": legible(options.name or _name(sources[0]))}
     if options.attribution is not None:
-        about["attribution"] = options.attribution
-    about["sources"] = [path.name for paths in files.values() for path in paths]
+        about["attribution"] = legible(options.attribution)
+    about["sources"] = [legible(path.name) for paths in files.values() for path in paths]
     if options.fractions is None:
         table, about["unseen_dropped"] = table.seen_only() if options.unseen == "drop" else (table.all_seen(), 0)
         facts = {split: table.facts(split) for split in SPLITS}
@@ -122,16 +126,20 @@ def import_graph(
 
     rdf = [reader for several in readers.values() for reader in several if isinstance(reader, RdfReader)]
     labels = _labels(options.labels, rdf)
+    literals = {name: label for reader in rdf for name, label in reader.literal_labels.items()}
     graph = Graph.of(
-        Vocabulary.of(table.entities, _labelled(table.entities, labels)),
+        Vocabulary.of(table.entities, _labelled(table.entities, {**literals, **labels})),
         Vocabulary.of(table.relations, _labelled(table.relations, labels)),
         facts,
     )
     about["duplicates"] = sum(table.rows.values()) - graph.at("test").facts
     about["literals_dropped"] = sum(reader.literals_dropped for reader in rdf)
     about["labels_unknown"] = len(labels.keys() - set(table.entities) - set(table.relations)) if labels else 0
-    if prefixes := {prefix: iri for reader in reversed(rdf) for prefix, iri in reader.prefixes.items()}:
+    prefixes, clashes = _prefixes(rdf)
+    if prefixes:
         about["prefixes"] = prefixes
+    if clashes:
+        about["prefix_clashes"] = clashes
     return dataclasses.replace(graph, about=about)
 
 
@@ -140,7 +148,7 @@ def _files(sources: Sequence[Path], options: ImportOptions) -> dict[Split, list[
     if not sources:
         raise UsageError("no source is given")
     if options.labels is not None and not options.labels.is_file():
-        raise SourceError(options.labels, None, "no such file")
+        raise UsageError(f"{options.labels}: no such file")
     files: dict[Split, list[Path]] = {"train": [], "valid": [], "test": []}
     for source in sources:
         if source.is_dir():
@@ -154,9 +162,9 @@ def _files(sources: Sequence[Path], options: ImportOptions) -> dict[Split, list[
     files["test"] += options.test
     for path in (path for paths in files.values() for path in paths):
         if not path.is_file():
-            raise SourceError(path, None, "not a plain file" if path.exists() else "no such file")
+            raise UsageError(f"{path}: {'not a plain file' if path.exists() else 'no such file'}")
         if options.format is None and format_of(path) is None:
-            raise SourceError(path, None, f"unknown format; known endings are {known_formats()}")
+            raise UsageError(f"{path}: unknown format; known endings are {known_formats()}")
     return files
 
 
@@ -176,7 +184,7 @@ def _in_folder(folder: Path, options: ImportOptions) -> dict[Split, list[Path]]:
     # A lone .txt in a folder of data is a read-me more often than a table.
     paths = [path for path in paths if options.format is not None or ".txt" not in path.suffixes]
     if not paths:
-        raise SourceError(folder, None, f"no file of a known format in it; known endings are {known_formats()}")
+        raise UsageError(f"{folder}: no file of a known format in it; known endings are {known_formats()}")
     return {"train": paths}
 
 
@@ -227,10 +235,15 @@ def _labels(path: Path | None, rdf: Iterable[RdfReader]) -> dict[str, str]:
 
 
 def _labelled(names: Sequence[str], labels: Mapping[str, str]) -> list[str]:
-    return [labels.get(name) or _local_name(name) for name in names]
+    return [labels.get(name) or local_name(name) for name in names]
 
 
-def _local_name(name: str) -> str:
-    """What a person calls an IRI that nothing labels, its last part; any other name is its own label."""
-    path = name.partition("://")[2]
-    return unquote(path.rstrip("/#").replace("#", "/").rpartition("/")[2]) or name
+def _prefixes(rdf: Iterable[RdfReader]) -> tuple[dict[str, str], list[str]]:
+    """The prefixes of all files, and those that a later file declares differently: the first one holds."""
+    prefixes: dict[str, str] = {}
+    clashes = set()
+    for reader in rdf:
+        for prefix, iri in reader.prefixes.items():
+            if prefixes.setdefault(prefix, iri) != iri:
+                clashes.add(prefix)
+    return prefixes, sorted(clashes)

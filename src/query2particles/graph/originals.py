@@ -21,10 +21,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from query2particles.errors import GraphError, SourceError, clipped
-from query2particles.graph.benchmark import find_file, is_benchmark_folder, read_bytes, read_triples
+from query2particles.graph.benchmark import find_file, is_benchmark_folder, read_bytes, read_triples, without_inverse
 from query2particles.graph.edges import Ints
 from query2particles.graph.graph import SPLITS, Graph, Split
 from query2particles.graph.pickles import safe_load
+from query2particles.graph.readers import legible
 from query2particles.graph.vocabulary import Vocabulary
 
 __all__ = ["is_original_folder", "open_original", "original_names", "read_members"]
@@ -59,7 +60,7 @@ def open_original(folder: Path) -> Graph:
     if len(directed) % 2:
         raise GraphError(f"{folder} has {len(directed)} relations, which do not make pairs of inverses")
     stored = [_without_sign(*pair) for pair in zip(directed[::2], directed[1::2], strict=True)]
-    about: dict[str, Any] = {"name": folder.resolve().name}
+    about: dict[str, Any] = {"name": legible(folder.resolve().name)}
     facts: dict[Split, _Edges] = {}
     for split in SPLITS:
         path = find_file(folder, f"{split}.txt") or folder / _ANSWERS[split]
@@ -195,12 +196,6 @@ def _forward(path: Path, edges: _Edges) -> _Edges:
     """The edges as facts; where inverses stand beside them, each must be the inverse of one."""
     heads, between, tails = edges
     forward = between % 2 == 0
-    facts = heads[forward], between[forward] // 2, tails[forward]
-    inverses = tails[~forward], between[~forward] // 2, heads[~forward]
-    if len(inverses[0]) and not np.array_equal(_ordered(facts), _ordered(inverses)):
+    if not forward.all() and len(without_inverse(*edges)):
         raise SourceError(path, None, "the edges of relation 2k + 1 are not the inverses of those of relation 2k")
-    return facts
-
-
-def _ordered(facts: _Edges) -> Ints:
-    return np.stack(facts)[:, np.lexsort(facts)]
+    return heads[forward], between[forward] // 2, tails[forward]

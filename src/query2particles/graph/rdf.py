@@ -2,7 +2,8 @@
 
 An IRI is named by itself, without angle brackets; a blank node `_:label`, numbered where several files, or brackets
 without a label, need it. `rdfs:label` with a literal gives a label and is no fact. Other literals are counted and
-dropped, or kept as entities that are named by their N-Triples form, `"5"^^<http://www.w3.org/2001/XMLSchema#integer>`.
+dropped, or kept as entities that are named by their N-Triples form, `"5"^^<http://www.w3.org/2001/XMLSchema#integer>`,
+and labelled by their value, `5`.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class RdfReader:
     labels: dict[str, str] = field(default_factory=dict)
     prefixes: dict[str, str] = field(default_factory=dict)
     literals_dropped: int = 0
+    literal_labels: dict[str, str] = field(default_factory=dict)
 
     def batches(self) -> Iterator[tuple[pa.DictionaryArray, ...]]:
         import pyarrow as pa
@@ -120,6 +122,8 @@ class RdfReader:
                     if not self.literals:
                         self.literals_dropped += 1
                         continue
+                    kept, value = name(tail), tail.value if isinstance(tail, Literal) else ""
+                    self.literal_labels[kept] = value if value.strip() else kept
                 yield name(fact.subject), relation, name(tail)
         except SyntaxError as error:
             raise SourceError(self.path, error.lineno, shown(error.msg)) from error

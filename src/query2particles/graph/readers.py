@@ -29,7 +29,9 @@ __all__ = [
     "format_of",
     "is_compressed",
     "known_formats",
+    "legible",
     "open_bytes",
+    "shown",
     "stem_of",
 ]
 
@@ -80,6 +82,11 @@ def _without_compression(path: Path) -> str:
 def shown(text: object, limit: int = 300) -> str:
     """What a parser or a foreign file says, fit for a message: short, on one line, no control characters."""
     return clipped("".join(character if character.isprintable() else "·" for character in str(text)), limit)
+
+
+def legible(name: str) -> str:
+    """What the system calls a file, or a caller says, as text that can be written: bytes that are not UTF-8 in hex."""
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 class Reader(Protocol):

@@ -5,8 +5,10 @@ to the next single `"`, over line ends too. Lines end with LF, CRLF or CR; blank
 
 The first line is a header just where it says so: one of its cells names a head (`head`, `subject`, `source`, `from`),
 one a relation (`relation`, `relationship`, `predicate`, `property`, `edge`, `type`) and one a tail (`tail`, `object`,
-`target`, `to`), with or without `_id` and the like, in any case; also `h r t` and `s p o`. Then the columns are taken
-by those names, in whatever order they stand.
+`target`, `to`), in any case and with or without `id`, `name`, `entity`, `node`, `iri` or `uri` behind (`head_id`,
+`Tail Name`). Then the columns are taken by those names, in whatever order they stand, and there may be others beside;
+only where two cells name the same, the line counts as a header but the columns must be just three, in our order. The
+letters `h r t` and `s p o` are a header only as a whole line: three cells, in this order.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
-from query2particles.errors import SourceError
+from query2particles.errors import SourceError, UsageError
 from query2particles.graph.readers import Meter, open_bytes, shown
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ def positions_of(
         else:
             found.append(list(names).index(column))
     if len(set(found)) < len(found):
-        raise SourceError(path, line, "the same column is chosen twice")
+        raise UsageError(f"{path}: the same column is chosen twice")
     return tuple(found)
 
 
@@ -217,11 +219,13 @@ class TableReader:
 
     def _wrong_width(self, width: int, plan: _Plan) -> str:
         separator = {"\t": "tab", ",": "comma", " ": "space"}.get(self.delimiter, repr(self.delimiter))
-        found = f"{width} column{'s' * (width != 1)} (separator: {separator})"
+        option = "; --delimiter changes it" if self.roles == FACT else ""
+        found = f"{width} column{'s' * (width != 1)} (separator: {separator}{option})"
         if self.columns is not None or plan.width != len(self.roles):
             return f"{found} where line {plan.line} has {plan.width}"
-        hint = "; choose three of them" if width > plan.width and self.roles == FACT else ""
-        return f"{found} where {plan.width} are expected: {', '.join(self.roles)}{hint}"
+        roles = ", ".join(self.roles)
+        hint = f"; choose three of them with --columns, or name them {roles} in a header"
+        return f"{found} where {plan.width} are expected: {roles}{hint * (width > plan.width and self.roles == FACT)}"
 
     def _records(self) -> Generator[tuple[int, list[str]]]:
         """Each line that is not blank, with its number and its cells; a bad byte b is there as U+DC00 + b."""

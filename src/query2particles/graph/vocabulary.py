@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
 
 from query2particles.errors import GraphError
+from query2particles.graph.arrays import open_array, unreadable
 
-__all__ = ["Vocabulary"]
+__all__ = ["Vocabulary", "local_name"]
 
 _SCAN = 200_000
 """Up to this many names are all compared when the nearest are asked for; beyond, only the sorted neighbourhood."""
@@ -34,6 +36,7 @@ class _Strings:
     block: npt.NDArray[np.uint8]
     offsets: npt.NDArray[np.int64]
     order: npt.NDArray[np.int64]
+    folder: Path | None = None  # that they were opened from
 
     @staticmethod
     def of(strings: Sequence[str]) -> _Strings:
@@ -47,16 +50,34 @@ class _Strings:
         return self.block[self.offsets[index] : self.offsets[index + 1]].tobytes()
 
     def __getitem__(self, index: int) -> str:
-        return self.raw(index).decode()
+        try:
+            return self.raw(index).decode()
+        except UnicodeDecodeError as error:
+            raise unreadable(self.folder, f"string {index} is not UTF-8") from error
+
+    @cached_property
+    def sorted_ids(self) -> npt.NDArray[np.int64]:
+        """`order`, known to be made of ids, and of strings that do not overlap."""
+        last = len(self.order) - 1
+        if np.any(self.offsets[1:] < self.offsets[:-1]) or np.any((self.order < 0) | (self.order > last)):
+            raise unreadable(self.folder, "the order or the offsets of its strings are damaged")
+        return self.order
 
     def rank(self, key: bytes) -> int:
         """How many strings sort before `key`."""
-        return bisect.bisect_left(range(len(self.order)), key, key=lambda at: self.raw(int(self.order[at])))
+        order = self.sorted_ids
+        return bisect.bisect_left(range(len(order)), key, key=lambda at: self.raw(int(order[at])))
+
+    def around(self, key: bytes, reach: int) -> list[int]:
+        """The ids of the strings that sort closest to `key`, `reach` on either side."""
+        rank = self.rank(key)
+        found: list[int] = self.sorted_ids[max(0, rank - reach) : rank + reach].tolist()
+        return found
 
     def starting_with(self, key: bytes, limit: int) -> list[int]:
         first = self.rank(key)
         found = []
-        for index in self.order[first : first + limit].tolist():
+        for index in self.sorted_ids[first : first + limit].tolist():
             if not self.raw(index).startswith(key):
                 break
             found.append(index)
@@ -64,7 +85,7 @@ class _Strings:
 
     def equal_to(self, key: bytes) -> list[int]:
         found = []
-        for index in self.order[self.rank(key) :]:
+        for index in self.sorted_ids[self.rank(key) :]:
             if self.raw(int(index)) != key:
                 break
             found.append(int(index))
@@ -106,7 +127,7 @@ class Vocabulary:
         """The id of a name."""
         key = name.encode(errors="surrogatepass")
         at = self._names.rank(key)
-        if at < len(self) and self._names.raw(found := int(self._names.order[at])) == key:
+        if at < len(self) and self._names.raw(found := int(self._names.sorted_ids[at])) == key:
             return found
         return None
 
@@ -123,21 +144,19 @@ class Vocabulary:
         return found[:limit]
 
     def nearest(self, name: str, count: int = 3) -> list[str]:
-        """The names most like `name`, by the letter pairs that they, or their labels, share with it."""
+        """The names most like `name`, by the letter pairs that they, their last parts or their labels share with it."""
         wanted = _letter_pairs(name[:200])
         if len(self) <= _SCAN:
             candidates: Iterable[int] = range(len(self))
         else:
-            rank = self._names.rank(name.encode(errors="surrogatepass"))
-            candidates = self._names.order[max(0, rank - _SCAN // 20) : rank + _SCAN // 20].tolist()
+            key, reach = name.encode(errors="surrogatepass"), _SCAN // 20
+            candidates = {*self._names.around(key, reach), *self._labels.around(key, reach)}
         scored = heapq.nlargest(count, ((self._likeness(index, wanted), -index) for index in candidates))
         return [self.name(-index) for likeness, index in scored if likeness >= 0.4]
 
     def _likeness(self, index: int, wanted: frozenset[str]) -> float:
-        likeness = _dice(wanted, _letter_pairs(self.name(index)))
-        if self._labels is not self._names:
-            likeness = max(likeness, _dice(wanted, _letter_pairs(self.label(index))))
-        return likeness
+        name = self.name(index)
+        return max(_dice(wanted, _letter_pairs(text)) for text in {name, local_name(name), self.label(index)})
 
     @cached_property
     def fingerprint(self) -> str:
@@ -159,13 +178,25 @@ class Vocabulary:
         """Memory-map what `save` wrote."""
 
         def strings(what: str) -> _Strings:
-            block, offsets, order = (
-                np.load(folder / f"{kind}-{what}{part}.npy", mmap_mode="r") for part in ("", "-offsets", "-order")
+            block = open_array(folder / f"{kind}-{what}.npy", np.uint8)
+            offsets, order = (
+                open_array(folder / f"{kind}-{what}-{part}.npy", np.int64) for part in ("offsets", "order")
             )
-            return _Strings(block, offsets, order)
+            if not (len(offsets) == len(order) + 1 and offsets[0] == 0 and offsets[-1] == len(block)):
+                raise unreadable(folder, f"the {what} of {kind}, their offsets and their order do not fit together")
+            return _Strings(block, offsets, order, folder)
 
-        has_labels = (folder / f"{kind}-labels.npy").exists()
-        return Vocabulary(strings("names"), strings("labels") if has_labels else None)
+        names = strings("names")
+        labels = strings("labels") if any(folder.glob(f"{kind}-labels*.npy")) else None
+        if labels is not None and len(labels.order) != len(names.order):
+            raise unreadable(folder, f"{len(names.order)} names of {kind}, but {len(labels.order)} labels")
+        return Vocabulary(names, labels)
+
+
+def local_name(name: str) -> str:
+    """What a person calls an IRI that nothing labels, its last part; any other name is its own label."""
+    path = name.partition("://")[2]
+    return unquote(path.rstrip("/#").replace("#", "/").rpartition("/")[2]) or name
 
 
 def _letter_pairs(text: str) -> frozenset[str]:
