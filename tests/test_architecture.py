@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import resource
 import subprocess
 import sys
@@ -106,3 +107,27 @@ def test_the_command_line_imports_nothing_heavy() -> None:
     script = f"import sys, query2particles.cli; print(*({heavy} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True)
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("bench", "exact", "--count", "10"),
+        ("bench", "sample", "--count", "10"),
+        ("sample", "atlas", "--shapes", "2p,2in", "--count", "5", "--out", "queries"),
+        ("graph", "info", "atlas"),
+    ],
+    ids=" ".join,
+)
+def test_a_machine_that_measures_needs_little(command: tuple[str, ...], tmp_path: Path) -> None:
+    """Where parsers, readers of files and plots are not installed, what needs none of them runs."""
+    absent = ("lark", "rdflib", "pyoxigraph", "pyarrow", "matplotlib", "fastapi", "faiss")
+    script = (
+        f"import sys; sys.modules.update(dict.fromkeys({absent})); sys.argv = ['q2p', *{command}]; "
+        "from query2particles.cli import main; main()"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "Q2P_DATA"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
+    )
+    assert done.returncode == 0, done.stderr
