@@ -78,7 +78,7 @@ class QueryError(Query2ParticlesError):
         line = self.text[start : end if end >= 0 else len(self.text)]
         column = position - start
         clip = max(0, column - 60)
-        shown = "".join(c if c.isprintable() else "·" for c in line[clip : clip + 110])
+        shown = printable(line[clip : clip + 110])
         carets = "^" * max(1, min(self.length, len(shown) - (column - clip)))
         return f"\n  {shown}\n  {' ' * (column - clip)}{carets}"
 
@@ -98,9 +98,12 @@ class UnknownNameError(QueryError):
         text: str | None = None,
         position: int | None = None,
         length: int = 1,
+        advice: str | None = None,
     ) -> None:
         self.kind, self.name, self.nearest = kind, name, tuple(nearest)
-        hint = f"; did you mean {', '.join(map(repr, self.nearest))}?" if self.nearest else ""
+        if advice is None and self.nearest:
+            advice = f"did you mean {', '.join(map(repr, self.nearest))}?"
+        hint = f"; {advice}" if advice else ""
         super().__init__(f"no {kind} is called {clipped(name)!r}{hint}", text, position, length)
 
 
@@ -135,6 +138,11 @@ class UnsafePickleError(WorkloadError):
 
 class SamplingError(WorkloadError):
     """A shape cannot be grounded often enough on this graph."""
+
+
+def printable(text: str, keep: str = "") -> str:
+    """`text` with a dot for whatever could steer a terminal, apart from the characters to `keep`."""
+    return "".join(character if character.isprintable() or character in keep else "·" for character in text)
 
 
 def clipped(name: str, limit: int = 80) -> str:

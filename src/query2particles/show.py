@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from query2particles.errors import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -46,17 +48,12 @@ def print_json(document: Any) -> None:
 
 def say(message: str) -> None:
     """A line of the result."""
-    _console().print(_safe(message), soft_wrap=True)
+    _console().print(printable(message, keep="\n"), soft_wrap=True)
 
 
 def note(message: str) -> None:
     """A line for the person, not for the pipe."""
-    _console(stderr=True).print(_safe(message), soft_wrap=True)
-
-
-def _safe(text: str) -> str:
-    """Names come from anywhere: what could steer a terminal is shown as a dot."""
-    return "".join(letter if letter.isprintable() or letter == "\n" else "·" for letter in text)
+    _console(stderr=True).print(printable(message, keep="\n"), soft_wrap=True)
 
 
 def print_table(
@@ -68,14 +65,12 @@ def print_table(
 
     console = _console()
     if title:
-        console.print(_safe(title), style="bold", soft_wrap=True)
+        console.print(printable(title, keep="\n"), style="bold", soft_wrap=True)
     table = Table(header_style="bold")
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(
-            *(f"{cell:,}" if isinstance(cell, int) else Text(_safe(str(cell)).replace("\n", "·")) for cell in row)
-        )
+        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else Text(printable(str(cell))) for cell in row))
     console.print(table)
 
 

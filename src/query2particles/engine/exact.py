@@ -160,12 +160,13 @@ def exact_answers(
                 pieces[shape].append(sets)
             if progress is not None:
                 progress(sum(map(len, answered.values())))
-    kinds = {shape: compile_shapes((shape,), Exact.kind).nodes[-1].kind for shape in batch}
-    empty = Sets(edges.entities, np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int32))
-    return {
-        shape: Sets.stack(found) if found else (empty.complement() if kinds[shape] else empty)
-        for shape, found in pieces.items()
-    }
+    return {shape: Sets.stack(found) if found else _no_sets(edges, shape) for shape, found in pieces.items()}
+
+
+def _no_sets(edges: Edges, shape: Query) -> Sets:
+    """The answers of no queries of a shape, which are complements or not all the same."""
+    nothing = Sets.empty(edges.entities, 0)
+    return nothing.complement() if compile_shapes((shape,), Exact.kind).nodes[-1].kind else nothing
 
 
 def fits(edges: Edges, shape: Query, ids: Ints) -> bool:

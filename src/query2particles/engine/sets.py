@@ -41,6 +41,11 @@ class Sets:
         return Sets(entities, offsets, np.array([value for row in sorted_rows for value in row], dtype=np.int32))
 
     @staticmethod
+    def empty(entities: int, count: int) -> Sets:
+        """`count` sets without members."""
+        return Sets(entities, np.zeros(count + 1, dtype=np.int64), np.zeros(0, dtype=np.int32))
+
+    @staticmethod
     def of_matrix(matrix: sparse.csr_array, *, ordered: bool) -> Sets:
         """The columns that each row of a matrix holds."""
         return Sets(matrix.shape[1], matrix.indptr, matrix.indices, ordered=ordered)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, get_args
 
-from query2particles.errors import SourceError, clipped
+from query2particles.errors import SourceError, clipped, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,7 +81,7 @@ def _without_compression(path: Path) -> str:
 
 def shown(text: object, limit: int = 300) -> str:
     """What a parser or a foreign file says, fit for a message: short, on one line, no control characters."""
-    return clipped("".join(character if character.isprintable() else "·" for character in str(text)), limit)
+    return clipped(printable(str(text)), limit)
 
 
 def legible(name: str) -> str:

@@ -12,7 +12,18 @@ from query2particles.query.algebra import MAX_DEPTH
 if TYPE_CHECKING:
     from lark import Lark, Token, Tree
 
-__all__ = ["MAX_LENGTH", "NAME_TERMINALS", "SPARQL_START", "check_length", "check_level", "quoted", "read", "unquoted"]
+__all__ = [
+    "MAX_LENGTH",
+    "NAME_TERMINALS",
+    "SPARQL_START",
+    "check_length",
+    "check_level",
+    "name_of",
+    "quoted",
+    "read",
+    "span_of",
+    "unquoted",
+]
 
 NAME_TERMINALS = r"""
 QUOTED: /"(?:[^"\\\n]|\\.)*"/
@@ -73,6 +84,16 @@ def check_level(level: int, text: str | None) -> None:
     """Refuse trees deeper than the limit while they are being built."""
     if level > MAX_DEPTH:
         raise QuerySyntaxError(f"nested deeper than {MAX_DEPTH} levels", text, 0)
+
+
+def name_of(token: Tree[Token] | Token, text: str) -> tuple[str, str, int | None, int]:
+    """The name that a token stands for and where it stands, as `Lexicon` takes them."""
+    return unquoted(str(token)), text, *span_of(token)
+
+
+def span_of(token: Tree[Token] | Token) -> tuple[int | None, int]:
+    """Where a token starts, and how long it is."""
+    return token.start_pos, len(token)  # type: ignore[union-attr, arg-type]  # asked of tokens only
 
 
 def unquoted(token: str) -> str:

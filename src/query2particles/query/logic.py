@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from query2particles.errors import UnsupportedError
 from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union
-from query2particles.query.grammar import NAME_TERMINALS, check_level, quoted, read, unquoted
+from query2particles.query.grammar import NAME_TERMINALS, check_level, name_of, quoted, read, span_of
 from query2particles.query.names import Lexicon
 from query2particles.query.variables import (
     Atom,
@@ -102,8 +102,8 @@ def parse_logic(text: str, lexicon: Lexicon) -> Query:
     head, body = read(_GRAMMAR, text, _DESCRIBED).children  # type: ignore[union-attr]  # `start` is never a bare token
     asked, *others = head.children  # type: ignore[union-attr]  # nor is `head`
     if others:
-        raise UnsupportedError("several free variables: a question asks for one", text, *_span(others[0]))
-    variable = Variable(str(asked), _span(asked))
+        raise UnsupportedError("several free variables: a question asks for one", text, *span_of(others[0]))
+    variable = Variable(str(asked), span_of(asked))
     formula = _Reader(text, lexicon).formula(body, {variable.shown: variable}, 0)
     return tree(formula, variable, text)
 
@@ -123,8 +123,8 @@ class _Reader:
         kind, below = syntax.data, syntax.children  # type: ignore[union-attr]  # the grammar leaves no bare token
         match kind:
             case "atom":
-                relation = self._lexicon.relation(*self._name(below[0]))
-                span = _from_to(_span(below[0]), _span(below[2]))
+                relation = self._lexicon.relation(*name_of(below[0], self._text))
+                span = _from_to(span_of(below[0]), span_of(below[2]))
                 return Atom(relation, self._term(below[1], scope), self._term(below[2], scope), span)
             case "equal":
                 return self._equality(below[0], below[1], scope)
@@ -133,12 +133,12 @@ class _Reader:
                 return Negation(equality, equality.span)
             case "negation":
                 part = self.formula(below[1], scope, level + 1)
-                return Negation(part, _from_to(_span(below[0]), part.span))
+                return Negation(part, _from_to(span_of(below[0]), part.span))
             case "exists":
                 return self._exists(below[0], below[1], below[2], scope, level)
             case "forall":
                 reason = "'forall' cannot be asked; that all y with r(?x, y) are A is written !exists y. r(?x, y) & !A"
-                raise UnsupportedError(reason, self._text, *_span(below[0]))
+                raise UnsupportedError(reason, self._text, *span_of(below[0]))
             case _:
                 parts = [self.formula(part, scope, level + 1) for part in below]
                 span = _from_to(parts[0].span, parts[-1].span)
@@ -148,7 +148,7 @@ class _Reader:
         variables, inner = [], dict(scope)
         for token in names.children:  # type: ignore[union-attr]  # `variables` is never a bare token
             bare = str(token).removeprefix("?")
-            variable = Variable(f"?{bare}", _span(token))
+            variable = Variable(f"?{bare}", span_of(token))
             variables.append(variable)
             inner[variable.shown] = variable
             inner.pop(bare, None)
@@ -156,11 +156,11 @@ class _Reader:
                 inner[bare] = variable
         conjoined = body.children if body.data == "conjunction" else (body,)  # type: ignore[union-attr]  # as above
         parts = [self.formula(part, inner, level + 1) for part in conjoined]
-        return Conjunction(variables, parts, _from_to(_span(word), parts[-1].span))
+        return Conjunction(variables, parts, _from_to(span_of(word), parts[-1].span))
 
     def _equality(self, left: Syntax, right: Syntax, scope: Scope) -> Equality:
         one, other = self._term(left, scope), self._term(right, scope)
-        span = _from_to(_span(left), _span(right))
+        span = _from_to(span_of(left), span_of(right))
         match one, other:
             case Variable() as variable, int(entity):
                 return Equality(variable, entity, span)
@@ -174,16 +174,8 @@ class _Reader:
             return variable
         if str(token).startswith("?"):
             reason = f"a second free variable: {token} is neither the one asked for nor introduced by 'exists'"
-            raise UnsupportedError(reason, self._text, *_span(token))
-        return self._lexicon.entity(*self._name(token))
-
-    def _name(self, token: Syntax) -> tuple[str, str, int | None, int]:
-        """A name and where it stands, as `Lexicon` takes them."""
-        return unquoted(str(token)), self._text, *_span(token)
-
-
-def _span(token: Syntax) -> Span:
-    return token.start_pos, len(token)  # type: ignore[union-attr, arg-type]  # asked of tokens only
+            raise UnsupportedError(reason, self._text, *span_of(token))
+        return self._lexicon.entity(*name_of(token, self._text))
 
 
 def _from_to(first: Span, last: Span) -> Span:

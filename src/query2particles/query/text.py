@@ -11,15 +11,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from query2particles.errors import QueryError, UnknownNameError, clipped
+from query2particles.errors import UnknownNameError
 from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union
-from query2particles.query.grammar import NAME_TERMINALS, SPARQL_START, check_level, quoted, read, unquoted
+from query2particles.query.grammar import NAME_TERMINALS, SPARQL_START, check_level, name_of, quoted, read
 from query2particles.query.names import Lexicon
 
 if TYPE_CHECKING:
     from lark import Token, Tree
 
 __all__ = ["format_path", "parse_path"]
+
+_BARE_CHARACTER = r'[^\s.&|!^()"<>\\]'
 
 _GRAMMAR = (
     r"""
@@ -34,9 +36,9 @@ _GRAMMAR = (
      | "(" union ")"
 anchor: NAME_
 NAME_: QUOTED | IRI | BARE
-BARE: /[^\s.&|!^()"<>\\]+/
+BARE: /BARE_CHARACTER+/
 %ignore /\s+/
-"""
+""".replace("BARE_CHARACTER", _BARE_CHARACTER)
     + NAME_TERMINALS
 )
 
@@ -51,17 +53,8 @@ _DESCRIBED = {
     "AMPERSAND": "'&'",
 }
 
-_BARE = re.compile(r"(?![\[?#-])[^\s.&|!^()\"<>\\]+")
+_BARE = re.compile(rf"(?![\[?#-]){_BARE_CHARACTER}+")
 _DOTTED = re.compile(r"[^&|!^()\"<>\\]*")
-
-
-class _DottedNameError(UnknownNameError):
-    """The beginning of `whole`, a name with dots that lacks its quotes, was taken for a name and its relations."""
-
-    def __init__(self, error: UnknownNameError, whole: str) -> None:
-        self.kind, self.name, self.nearest = error.kind, error.name, (whole,)
-        reason = f"no {self.kind} is called {clipped(self.name)!r}; a name with a dot stands in quotes: {quoted(whole)}"
-        QueryError.__init__(self, reason, error.text, error.position, error.length)
 
 
 def parse_path(text: str, lexicon: Lexicon) -> Query:
@@ -71,7 +64,9 @@ def parse_path(text: str, lexicon: Lexicon) -> Query:
         return _build(tree, lexicon, text, 0)
     except UnknownNameError as error:
         if whole := _dotted(error, lexicon):
-            raise _DottedNameError(error, whole) from None
+            advice = f"a name with a dot stands in quotes: {quoted(whole)}"
+            place = error.text, error.position, error.length
+            raise UnknownNameError(error.kind, error.name, (whole,), *place, advice=advice) from None
         raise
 
 
@@ -91,24 +86,19 @@ def _build(tree: Tree[Token] | Token, lexicon: Lexicon, text: str, level: int) -
     check_level(level, text)
     kind, parts = tree.data, tree.children  # type: ignore[union-attr]  # the grammar leaves no bare token
     if kind == "anchor":
-        return Anchor(lexicon.entity(*_name(parts[0], text)))
+        return Anchor(lexicon.entity(*name_of(parts[0], text)))
     below = [_build(part, lexicon, text, level + 1) for part in parts if not isinstance(part, str)]
     match kind:
         case "project":
-            return Project(below[0], lexicon.relation(*_name(parts[1], text)))
+            return Project(below[0], lexicon.relation(*name_of(parts[1], text)))
         case "inverse":
-            return Project(below[0], lexicon.relation(*_name(parts[1], text)) ^ 1)
+            return Project(below[0], lexicon.relation(*name_of(parts[1], text)) ^ 1)
         case "complement":
             return Complement(below[0])
         case "intersection":
             return Intersect(tuple(below))
         case _:
             return Union(tuple(below))
-
-
-def _name(token: Tree[Token] | Token, text: str) -> tuple[str, str, int, int]:
-    """A name and where it stands, as `Lexicon` takes them."""
-    return unquoted(str(token)), text, token.start_pos or 0, len(token)  # type: ignore[union-attr, arg-type]
 
 
 def format_path(query: Query, lexicon: Lexicon) -> str:

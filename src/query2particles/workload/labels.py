@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from query2particles.engine.exact import Batch, exact_answers
 from query2particles.engine.sets import Sets
 from query2particles.graph.graph import Graph, Split, smaller
@@ -50,7 +48,7 @@ def label(
 def labels_between(small: Sets | None, large: Sets) -> Labels:
     """The labels that follow from the answers on two levels; None for the smaller one of training queries."""
     if small is None:
-        nothing = Sets(large.entities, np.zeros(len(large) + 1, dtype=np.int64), large.values[:0])
+        nothing = Sets.empty(large.entities, len(large))
         return Labels(nothing, large, nothing)
     lost = small - large
     return Labels(small - lost, large - small, lost)

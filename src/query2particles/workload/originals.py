@@ -101,9 +101,10 @@ def check_original(graph: Graph, folder: Path, *, progress: Callable[[int], obje
 
 def convert_original(graph: Graph, folder: Path, out: Path) -> None:
     """Write the queries as a set of the folder form. Its checksums are those of the stored hard answers."""
-    if not is_original_set(folder):
+    splits = _splits(folder)
+    if not splits:
         raise UsageError(f"{folder} holds no queries of an original BetaE or Query2Box folder (pickles)")
-    for split in _splits(folder):
+    for split in splits:
         stored = read_original(folder, split)
         batch = {shape: queries.ids for shape, queries in stored.items()}
         for shape, queries in stored.items():

@@ -50,7 +50,7 @@ from query2particles.query.algebra import (
     nickname,
     query_ids,
 )
-from query2particles.workload.labels import Labels, labels_between
+from query2particles.workload.labels import Labels, label, labels_between
 
 __all__ = ["Sample", "draw_queries", "sample_shape"]
 
@@ -96,21 +96,23 @@ def sample_shape(
             "import it with splits (q2p graph import --split 0.1,0.1), or draw training queries (--split train)"
         )
     if shape == SHAPES["1p"]:
-        taken = _one_hop(large, small, count, cap, np.random.default_rng(key), progress)
-        found = [taken]
-        attempts = len(taken.ids)
+        ids = _one_hop(large, small, count, cap, np.random.default_rng(key))
+        labels = label(graph, split, {shape: ids}, workers=workers)[shape]
+        attempts = len(ids)
+        if progress is not None:
+            progress(len(ids))
     elif count is None:
         raise SamplingError(f"{name} queries cannot all be listed; say how many to draw")
     else:
-        found, attempts = _draw(shape, count, large, small, cap, key, workers or os.cpu_count() or 1, progress)
-    drawn = found[0].joined(found[1:])
-    if count is not None and len(drawn.ids) < count and not allow_fewer:
+        drawn, attempts = _draw(shape, count, large, small, cap, key, workers or os.cpu_count() or 1, progress)
+        ids, labels = drawn.ids, Labels(drawn.easy, drawn.hard, drawn.lost)
+    if count is not None and len(ids) < count and not allow_fewer:
         raise SamplingError(
-            f"only {len(drawn.ids):,} of {count:,} {name} queries could be grounded on the {split} split of "
+            f"only {len(ids):,} of {count:,} {name} queries could be grounded on the {split} split of "
             f"{graph.name} in {attempts:,} draws: ask for fewer (--count), raise the cap of {cap} answers (--cap), "
             "or take what there is (--allow-fewer)"
         )
-    return Sample(shape, drawn.ids, Labels(drawn.easy, drawn.hard, drawn.lost), attempts)
+    return Sample(shape, ids, labels, attempts)
 
 
 @dataclass(frozen=True)
@@ -144,8 +146,8 @@ def _draw(
     key: list[int],
     workers: int,
     progress: Callable[[int], object] | None,
-) -> tuple[list[_Round], int]:
-    """Rounds until `count` different queries are found, or patience ends."""
+) -> tuple[_Round, int]:
+    """Rounds until `count` different queries are found, or patience ends; and how many draws that took."""
     entities = np.flatnonzero(np.diff(large.row_bounds))
     found: list[_Round] = []
     seen: set[int] = set()
@@ -184,7 +186,7 @@ def _draw(
                 if count - len(seen) > rate * max(_PATIENCE, 200 * count):
                     break
                 window_start, seen_before = attempts, len(seen)
-    return found, attempts
+    return found[0].joined(found[1:]), attempts
 
 
 def _in_order(pool: ThreadPoolExecutor, work: Callable[[int], _Round], ahead: int) -> Iterator[_Round]:
@@ -301,14 +303,7 @@ def _step_back(
     return edges.keys[rows] % edges.relations, edges.tails[edges.offsets[rows] + within]
 
 
-def _one_hop(
-    large: Edges,
-    small: Edges | None,
-    count: int | None,
-    cap: int,
-    generator: np.random.Generator,
-    progress: Callable[[int], object] | None,
-) -> _Round:
+def _one_hop(large: Edges, small: Edges | None, count: int | None, cap: int, generator: np.random.Generator) -> Ints:
     """Every (head, relation) with 1 … cap answers among the split's own facts, or `count` of them."""
     heads, relations = np.divmod(large.keys, large.relations)
     new = large.row_lengths[:-1].astype(np.int64)
@@ -317,13 +312,7 @@ def _one_hop(
     allowed = np.flatnonzero((new > 0) & (new <= cap))
     if count is not None and count < len(allowed):
         allowed = np.sort(generator.choice(allowed, size=count, replace=False))
-    ids = np.stack([heads[allowed], relations[allowed]], axis=1)
-    if progress is not None:
-        progress(len(ids))
-    plan = compile_shapes((SHAPES["1p"],), Exact.kind)
-    answers = execute(plan, Exact(large), [ids])[0]
-    labels = labels_between(None if small is None else execute(plan, Exact(small), [ids])[0], answers)
-    return _Round(ids, np.zeros(len(ids), dtype=np.uint64), labels.easy, labels.hard, labels.lost)
+    return np.stack([heads[allowed], relations[allowed]], axis=1)
 
 
 def _mixed(values: Hashes) -> Hashes:
