@@ -62,6 +62,12 @@ class Bench:
     figures: dict[str, float] = field(default_factory=dict)
     ratios: dict[str, float] = field(default_factory=dict)
 
+    def compare(self, name: str, queries: int, engine_seconds: float, plain_seconds: float) -> None:
+        """Take down what both took for as many queries."""
+        self.figures[f"{name} engine queries/s"] = round(queries / engine_seconds)
+        self.figures[f"{name} plain queries/s"] = round(queries / plain_seconds)
+        self.ratios[name] = round(plain_seconds / engine_seconds, 2)
+
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -104,7 +110,7 @@ def bench_exact(graph: Graph, batch: Batch, say: Say = print) -> Bench:
     say(f"building the dictionaries of the plain evaluator for {edges.facts:,} facts")
     plain = PlainGraph.of(edges)
     edges.prepare(count)
-    seconds = {"plain": 0.0, "engine": 0.0}
+    slow = fast = 0.0
     with tempfile.TemporaryDirectory() as scratch:
         slow_files, fast_file = [Path(scratch, f"plain-{part}") for part in range(cores)], Path(scratch, "engine")
         for shape, ids in batch.items():
@@ -114,14 +120,10 @@ def bench_exact(graph: Graph, batch: Batch, say: Say = print) -> Bench:
             plain_seconds = _best(_forked, _write_plain, shares)
             engine_seconds = _best(_write_engine, edges, shape, ids, fast_file)
             _check_same(name, exact_answers(edges, {shape: ids})[shape], slow_files, fast_file)
-            result.figures[f"{name} engine queries/s"] = round(len(ids) / engine_seconds)
-            result.figures[f"{name} plain queries/s"] = round(len(ids) / plain_seconds)
-            result.ratios[name] = round(plain_seconds / engine_seconds, 2)
-            seconds["plain"] += plain_seconds
-            seconds["engine"] += engine_seconds
-    result.figures["all engine queries/s"] = round(count / seconds["engine"])
-    result.figures["all plain queries/s"] = round(count / seconds["plain"])
-    result.ratios["all"] = round(seconds["plain"] / seconds["engine"], 2)
+            result.compare(name, len(ids), engine_seconds, plain_seconds)
+            slow += plain_seconds
+            fast += engine_seconds
+    result.compare("all", count, fast, slow)
     return result
 
 
@@ -150,14 +152,10 @@ def bench_sample(graph: Graph, *, count: int, cap: int, shapes: Sequence[Query],
             _forked(_draw_plain, [(shape, fewer // cores, large, small, cap, seed) for seed in range(cores)])
         plain_count = len(drawn.ids) if every else fewer // cores * cores
         plain_seconds = (time.perf_counter() - started) * count / plain_count
-        result.figures[f"{name} engine queries/s"] = round(count / engine_seconds)
-        result.figures[f"{name} plain queries/s"] = round(count / plain_seconds)
-        result.ratios[name] = round(plain_seconds / engine_seconds, 2)
+        result.compare(name, count, engine_seconds, plain_seconds)
         slow += plain_seconds
         fast += engine_seconds
-    result.figures["all engine queries/s"] = round(count * len(shapes) / fast)
-    result.figures["all plain queries/s"] = round(count * len(shapes) / slow)
-    result.ratios["all"] = round(slow / fast, 2)
+    result.compare("all", count * len(shapes), fast, slow)
     return result
 
 

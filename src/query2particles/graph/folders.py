@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from query2particles.errors import UsageError
@@ -13,21 +14,25 @@ __all__ = ["ATLAS", "is_known_folder", "open_graph"]
 
 ATLAS = "atlas"
 
+_FORMS: tuple[tuple[Callable[[Path], bool], Callable[[Path], Graph]], ...] = (
+    (is_graph_folder, Graph.open),
+    (is_benchmark_folder, open_benchmark),
+    (is_original_folder, open_original),
+)
+"""What a folder may be, and how it is opened then."""
+
 
 def is_known_folder(path: Path) -> bool:
     """Whether `path` is a folder that opens as a graph as it is."""
-    return is_graph_folder(path) or is_benchmark_folder(path) or is_original_folder(path)
+    return any(is_such(path) for is_such, _ in _FORMS)
 
 
 def open_graph(source: str | Path) -> Graph:
     """The graph that `source` names."""
     path = Path(source)
-    if is_graph_folder(path):
-        return Graph.open(path)
-    if is_benchmark_folder(path):
-        return open_benchmark(path)
-    if is_original_folder(path):
-        return open_original(path)
+    for is_such, opened in _FORMS:
+        if is_such(path):
+            return opened(path)
     if str(source) == ATLAS:
         return open_benchmark(Path(__file__).parent / ATLAS)
     if path.is_dir():
