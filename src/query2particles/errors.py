@@ -9,9 +9,11 @@
     │   ├── UnknownNameError   no entity or relation of that name; knows the nearest ones
     │   ├── AmbiguousNameError several entities or relations carry that label
     │   └── UnsupportedError   understood, but outside the questions that a tree of operators can ask
-    └── WorkloadError          a set of queries cannot be read, written or drawn
-        ├── UnsafePickleError  a pickle names something other than plain data
-        └── SamplingError      a shape cannot be grounded often enough on this graph
+    ├── WorkloadError          a set of queries cannot be read, written or drawn
+    │   ├── UnsafePickleError  a pickle names something other than plain data
+    │   └── SamplingError      a shape cannot be grounded often enough on this graph
+    └── RunError               a run folder cannot be used: unreadable, of another graph or version
+        └── TrainingError      training cannot go on: the loss is no number, memory is out
 
 The command line turns UsageError and QueryError into exit code 2 (the call was wrong), the others into 1.
 """
@@ -27,8 +29,10 @@ __all__ = [
     "Query2ParticlesError",
     "QueryError",
     "QuerySyntaxError",
+    "RunError",
     "SamplingError",
     "SourceError",
+    "TrainingError",
     "UnknownNameError",
     "UnsafePickleError",
     "UnsupportedError",
@@ -138,6 +142,14 @@ class UnsafePickleError(WorkloadError):
 
 class SamplingError(WorkloadError):
     """A shape cannot be grounded often enough on this graph."""
+
+
+class RunError(Query2ParticlesError):
+    """A run folder cannot be used."""
+
+
+class TrainingError(RunError):
+    """Training cannot go on; what was saved before stays."""
 
 
 def printable(text: str, keep: str = "") -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -52,7 +55,7 @@ class Spelling:
 
     def project(self, state: list[Query], relations: Any, *, hop: int) -> list[Query]:
         self.calls.append(f"project {hop}")
-        assert all(hops(query) == hop for query in state)
+        assert all((hops(query) > 0) == hop for query in state)
         return [Project(query, int(relation)) for query, relation in zip(state, relations, strict=True)]
 
     def intersect(self, branches: Sequence[list[Query]]) -> list[Query]:
@@ -73,8 +76,8 @@ class Spelling:
     def stack(self, states: Sequence[list[Query]]) -> list[Query]:
         return [query for state in states for query in state]
 
-    def rows(self, state: list[Query], start: int, stop: int) -> list[Query]:
-        return state[start:stop]
+    def split(self, state: list[Query], sizes: Sequence[int]) -> list[list[Query]]:
+        return [state[stop - size : stop] for size, stop in zip(sizes, accumulate(sizes), strict=True)]
 
     kind = staticmethod(width)
 
@@ -86,6 +89,23 @@ def test_equal_nodes_share_a_call() -> None:
     assert method.calls.count("anchor") == 1
     assert method.calls.count("project 0") == 1
     assert len(method.calls) < sum(map(size, shapes)) / 3
+
+
+def test_calls_wait_for_others_to_join_them() -> None:
+    """Three projections in a row need three calls; all else of the training shapes fits between them."""
+    names = ("1p", "2p", "3p", "2i", "3i", "2in", "3in", "inp", "pin", "pni")
+    steps = compile_shapes(tuple(SHAPES[name] for name in names)).steps
+    calls = Counter((step.operator, step.arity) for step in steps)
+    assert calls == {(Anchor, 0): 1, (Project, 1): 3, (Complement, 1): 1, (Intersect, 2): 1, (Intersect, 3): 1}
+
+
+def test_a_long_chain_is_compiled_at_once() -> None:
+    query: Query = Anchor(0)
+    for number in range(300):
+        query = Project(query, number + 1)
+    start = time.perf_counter()
+    assert len(compile_shapes((query,)).steps) == 301
+    assert time.perf_counter() - start < 5
 
 
 @given(st.lists(queries(9, 3), min_size=1, max_size=8), st.integers(1, 3), st.booleans())

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import ClassVar
 
 import numpy as np
@@ -81,8 +82,8 @@ class Exact:
     def stack(self, states: Sequence[Sets]) -> Sets:
         return Sets.stack(states)
 
-    def rows(self, state: Sets, start: int, stop: int) -> Sets:
-        return state.rows(start, stop)
+    def split(self, state: Sets, sizes: Sequence[int]) -> list[Sets]:
+        return [state.rows(stop - size, stop) for size, stop in zip(sizes, accumulate(sizes), strict=True)]
 
     @staticmethod
     def kind(operator: type[Query], below: Sequence[Hashable]) -> Hashable:

@@ -27,18 +27,26 @@ def execute(plan: Plan, method: Method[State], ids: Sequence[Any], *, keep: bool
         names = " and ".join(sorted(operator.__name__.lower() for operator in lacking))
         raise UnsupportedError(f"{type(method).__name__} has no {names}; rewrite the query first")
     states: dict[int, State] = {}
+    whole: dict[tuple[int, ...], State] = {}  # results that no call has taken apart yet, by their nodes
+
+    def parts_of(nodes: tuple[int, ...]) -> list[State]:
+        for together in [several for several in whole if not set(several).isdisjoint(nodes)]:
+            sizes = [len(ids[plan.nodes[node].shape]) for node in together]
+            states.update(zip(together, method.split(whole.pop(together), sizes), strict=True))
+        return [states[node] if keep else states.pop(node) for node in nodes]
+
+    def operand(nodes: tuple[int, ...]) -> State:
+        if nodes in whole:  # all rows of an earlier call, in its order: no copies
+            return whole[nodes] if keep else whole.pop(nodes)
+        parts = parts_of(nodes)
+        return parts[0] if len(parts) == 1 else method.stack(parts)
+
     for step in plan.steps:
         members = [plan.nodes[node] for node in step.nodes]
-        operands = [
-            _stacked(method, [states[member.below[branch]] for member in members]) for branch in range(step.arity)
-        ]
-        if not keep:
-            for member in members:
-                for below in member.below:
-                    del states[below]
+        operands = [operand(tuple(member.below[branch] for member in members)) for branch in range(step.arity)]
         own = None
         if step.operator in (Anchor, Project):
-            own = np.concatenate([ids[member.shape][:, member.position] for member in members])
+            own = _joined([ids[member.shape][:, member.position] for member in members])
         if step.operator is Anchor:
             result = method.anchor(own)
         elif step.operator is Project:
@@ -49,13 +57,14 @@ def execute(plan: Plan, method: Method[State], ids: Sequence[Any], *, keep: bool
             result = method.intersect(operands)
         else:
             result = method.union(operands)
-        start = 0
-        for node, member in zip(step.nodes, members, strict=True):
-            stop = start + len(ids[member.shape])
-            states[node] = result if len(members) == 1 else method.rows(result, start, stop)
-            start = stop
-    return [states[node] for node in (range(len(plan.nodes)) if keep else plan.roots)]
+        whole[step.nodes] = result
+    return parts_of(tuple(range(len(plan.nodes)))) if keep else parts_of(plan.roots)
 
 
-def _stacked(method: Method[State], states: list[State]) -> State:
-    return states[0] if len(states) == 1 else method.stack(states)
+def _joined(columns: list[Any]) -> Any:
+    """Columns of ids as one, where they are: numpy arrays, or torch tensors on any device."""
+    if isinstance(columns[0], np.ndarray):
+        return np.concatenate(columns)
+    import torch
+
+    return torch.cat(columns)

@@ -1,7 +1,7 @@
 """The whole contract between the engine and a paper.
 
 A method says what a set of entities looks like inside it (its *state*, batch first) and what the five operators do to
-states. The engine never looks inside a state; it only stacks and slices them by the method's own `stack` and `rows`.
+states. The engine never looks inside a state; it only stacks and slices them by the method's own `stack` and `split`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Method(Protocol[State]):
         ...
 
     def project(self, state: State, relations: Any, *, hop: int) -> State:
-        """Follow relations (n,); hop 0 is straight from an anchor."""
+        """Follow relations (n,); hop 0 starts at anchors, hop 1 at the end of another projection."""
         ...
 
     def intersect(self, branches: Sequence[State]) -> State: ...
@@ -46,8 +46,8 @@ class Method(Protocol[State]):
         """The states of several batches as one batch."""
         ...
 
-    def rows(self, state: State, start: int, stop: int) -> State:
-        """Part of a batch."""
+    def split(self, state: State, sizes: Sequence[int]) -> Sequence[State]:
+        """A batch in parts of these sizes: what `stack` made one, apart again."""
         ...
 
     def kind(self, operator: type[Query], below: Sequence[Hashable]) -> Hashable:

@@ -1,13 +1,14 @@
 """Shapes are compiled, queries are not: from the shapes of a batch to the operator calls that answer it.
 
-Nodes of all shapes of a batch that stand at the same height, apply the same operator to as many branches of the same
-kinds, and lie as many hops from their anchors, share one call. `print(plan)` shows the calls.
+Nodes of all shapes of a batch that apply the same operator to as many branches of the same kinds share calls (first
+hops, straight from anchors, and later ones are kept apart); a call waits for others to join it where that makes fewer
+calls in all. `print(plan)` shows the calls.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -27,7 +28,6 @@ class Node:
     operator: type[Query]
     below: tuple[int, ...]
     position: int
-    height: int
     hop: int
     kind: Hashable
 
@@ -68,27 +68,57 @@ def compile_shapes(shapes: tuple[Query, ...], kind: Kind = width) -> Plan:
     def add(shape: int, query: Query) -> int:
         below = tuple(add(shape, branch) for branch in branches(query))
         position = query.entity if isinstance(query, Anchor) else query.relation if isinstance(query, Project) else -1
-        hops = max((nodes[node].hop + (nodes[node].operator is Project) for node in below), default=0)
+        later = any(nodes[node].hop or nodes[node].operator is Project for node in below)
         nodes.append(
             Node(
                 shape=shape,
                 operator=type(query),
                 below=below,
                 position=position,
-                height=1 + max((nodes[node].height for node in below), default=-1),
-                hop=hops,
+                hop=int(later),
                 kind=kind(type(query), [nodes[node].kind for node in below]),
             )
         )
         return len(nodes) - 1
 
     roots = tuple(add(number, shape) for number, shape in enumerate(shapes))
-    groups: defaultdict[tuple[Hashable, ...], list[int]] = defaultdict(list)
-    for number, node in enumerate(nodes):
-        kinds = tuple(nodes[below].kind for below in node.below)
-        groups[node.height, node.operator.__name__, node.hop, kinds].append(number)
     steps = tuple(
-        Step(nodes[members[0]].operator, len(nodes[members[0]].below), nodes[members[0]].hop, tuple(members))
-        for _, members in sorted(groups.items(), key=lambda item: (nodes[item[1][0]].height, item[1][0]))
+        Step(nodes[members[0]].operator, len(nodes[members[0]].below), nodes[members[0]].hop, members)
+        for members in _calls(nodes)
     )
     return Plan(shapes, tuple(nodes), steps, roots)
+
+
+def _calls(nodes: Sequence[Node]) -> Iterator[tuple[int, ...]]:
+    """Which nodes run together, in order: always those of one group whose branches have all run.
+
+    A group has to run at least as often as the longest chain of its waiting nodes is long. A group whose longest chain
+    gets shorter by running now runs; another waits, for its missing nodes could join.
+    """
+    groups: defaultdict[Hashable, set[int]] = defaultdict(set)
+    for number, node in enumerate(nodes):
+        kinds = tuple(nodes[below].kind for below in node.below)
+        groups[node.operator, node.hop, kinds].add(number)
+    done: set[int] = set()
+    while len(done) < len(nodes):
+        ready = {
+            group: here
+            for group, members in groups.items()
+            if (here := {one for one in members if one not in done and done.issuperset(nodes[one].below)})
+        }
+        worth = {}  # does running the group now save a later call of it, and with how many nodes does it run
+        for group, here in ready.items():
+            saves = _longest_chain(nodes, groups[group], done | here) < _longest_chain(nodes, groups[group], done)
+            worth[group] = saves, len(here)
+        chosen = ready[max(worth, key=worth.__getitem__)]
+        done |= chosen
+        yield tuple(sorted(chosen))
+
+
+def _longest_chain(nodes: Sequence[Node], group: set[int], done: set[int]) -> int:
+    """How many nodes of a group still have to run one after the other."""
+    chains: list[int] = []  # branches stand before what they are branches of
+    for number, node in enumerate(nodes):
+        below = max((chains[branch] for branch in node.below), default=0)
+        chains.append(0 if number in done else below + (number in group))
+    return max(chains)

@@ -8,6 +8,7 @@ de_morgan    A | B → !(!A & !B): no unions left
 from __future__ import annotations
 
 from math import prod
+from typing import Literal, TypeAlias
 
 from query2particles.errors import UnsupportedError
 from query2particles.query.algebra import (
@@ -21,7 +22,10 @@ from query2particles.query.algebra import (
     replace_branches,
 )
 
-__all__ = ["DNF_LIMIT", "de_morgan", "flatten", "lift_unions"]
+__all__ = ["DNF_LIMIT", "Unions", "de_morgan", "flatten", "lift_unions"]
+
+Unions: TypeAlias = Literal["native", "dnf", "de-morgan"]
+"""How unions are answered: by the method's own operator, lifted to the root, or rewritten with complements."""
 
 DNF_LIMIT = 256
 """A normal form of more branches than this is refused: it grows exponentially."""

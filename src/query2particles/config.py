@@ -1,0 +1,232 @@
+"""The settings of a training run: one place for each default, saved with the run, read back as they were.
+
+A configuration is a method, the settings of its model and those of its training. It starts from a preset; a TOML file
+and single settings (`--set key=value`) change it. Keys are the names of the fields below, those of the model and of
+the training in one list.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, get_args, get_type_hints
+
+from query2particles.errors import UsageError, clipped
+from query2particles.methods import q2p
+from query2particles.query.algebra import SHAPES
+from query2particles.query.rewrite import Unions
+
+__all__ = ["PRESETS", "Config", "Training", "build", "configured", "preset"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How a model is trained."""
+
+    updates: int = 4000
+    """Steps of the optimiser."""
+    batch: int = 1024
+    """Queries in each."""
+    rate: float = 1e-3
+    """The highest learning rate (AdamW)."""
+    warm_up: int = 300
+    """Updates in which the rate rises from zero."""
+    schedule: Literal["cosine", "constant"] = "cosine"
+    """Whether the rate then falls to zero, along a cosine, or stays."""
+    decay: float = 0.0
+    """Weight decay."""
+    clip: float = 1.0
+    """The largest norm of a gradient."""
+    smoothing: float = 0.0
+    """Label smoothing, uniform over all entities."""
+    calibration: float = 0.0
+    """How strongly log Z is drawn to zero (docs/methods.md), so that scores of different queries compare."""
+    mix: Mapping[str, float] = field(
+        default_factory=lambda: {
+            **{"1p": 3.0, "2p": 1.5, "3p": 1.5, "2i": 1.0, "3i": 1.0},
+            **{"2in": 0.3, "3in": 0.3, "inp": 0.3, "pin": 0.3, "pni": 0.3},
+        }
+    )
+    """The weight of each shape in a batch."""
+    union_share: float = 0.0
+    """The share of 1p queries that become unions with another 1p query of the batch, their positive unchanged."""
+    inverted_complements: bool = False
+    """As many complements of 1p queries as 1p queries, on top of the batch, trained with negated scores."""
+    workload: str = ""
+    """A folder of training queries; empty: queries are drawn without end."""
+    all_edges: bool = False
+    """Train on the facts of all splits, for use rather than for measuring; there is no validation then."""
+    unions: Unions = "native"
+    """How unions are answered in validation: side by side, lifted to the root, or by complements."""
+    validation: str = ""
+    """A folder of validation queries; empty: they are drawn from the graph's validation facts."""
+    validate_every: int = 1000
+    """Updates between two validations, each of which also saves."""
+    validation_queries: int = 300
+    """Queries of each shape in a validation, at most."""
+    patience: int = 0
+    """Validations without a better mean MRR before training stops early; 0: never."""
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A method, its preset's name, and all its settings."""
+
+    method: str = "q2p"
+    preset: str = "default"
+    model: q2p.Settings = field(default_factory=q2p.Settings)
+    training: Training = field(default_factory=Training)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(document: Mapping[str, Any]) -> Config:
+        """What `as_json` gave; settings that are not there take their defaults."""
+        start = Config(method=document.get("method", "q2p"), preset=document.get("preset", "default"))
+        return _changed(start, {**document.get("model", {}), **document.get("training", {})})
+
+
+_AS_RELEASED = Training(
+    rate=1e-3,
+    schedule="constant",
+    warm_up=1000,
+    smoothing=0.5,
+    mix={
+        **{"1p": 3.0, "2p": 1.5, "3p": 1.5, "2i": 1.0, "3i": 1.0},
+        **{"2in": 0.1, "3in": 0.1, "inp": 0.1, "pin": 0.1, "pni": 0.1},
+    },
+)
+
+PRESETS: Mapping[str, Mapping[str, Config]] = MappingProxyType(
+    {
+        "q2p": {
+            "default": Config(),
+            "paper": Config(preset="paper", model=q2p.PRESETS["paper"], training=_AS_RELEASED),
+            "released": Config(
+                preset="released",
+                model=q2p.PRESETS["released"],
+                training=replace(_AS_RELEASED, union_share=1 / 3, inverted_complements=True, unions="dnf"),
+            ),
+        }
+    }
+)
+"""For each method, configurations to start from."""
+
+
+def preset(method: str = "q2p", name: str = "default") -> Config:
+    if method not in PRESETS:
+        raise UsageError(f"there is no method {clipped(repr(method))}; there are {', '.join(PRESETS)}")
+    if name not in PRESETS[method]:
+        raise UsageError(f"{method} has no preset {clipped(repr(name))}; it has {', '.join(PRESETS[method])}")
+    return PRESETS[method][name]
+
+
+def configured(start: Config, file: Path | None = None, settings: Sequence[str] = ()) -> Config:
+    """The configuration with the changes of a TOML file, then with those of `key=value` settings."""
+    if file is not None:
+        try:
+            document = tomllib.loads(file.read_text("utf-8"))
+        except (ValueError, UnicodeDecodeError) as error:
+            raise UsageError(f"{file} is no TOML: {error}") from error
+        flat: dict[str, Any] = {}
+        for key, value in document.items():
+            flat.update(value if key in ("model", "training") and isinstance(value, dict) else {key: value})
+        start = _changed(start, flat, f"{file}: ")
+    pairs = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise UsageError(f"--set takes key=value, found {clipped(repr(setting))}")
+        pairs[key.strip().replace("-", "_")] = value.strip()
+    return _changed(start, pairs)
+
+
+def build(config: Config, entities: int, relations: int) -> q2p.Q2P:
+    """The untrained model for a graph of so many entities and directed relations."""
+    return q2p.Q2P(entities, relations, config.model)
+
+
+def _changed(start: Config, changes: Mapping[str, Any], where: str = "") -> Config:
+    parts = {"model": get_type_hints(type(start.model)), "training": get_type_hints(Training)}
+    known = {name: part for part, hints in parts.items() for name in hints}
+    found: dict[str, dict[str, Any]] = {"model": {}, "training": {}}
+    for key, value in changes.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            advice = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(known))}"
+            raise UsageError(f"{where}there is no setting {clipped(repr(key))}{advice}")
+        found[known[key]][key] = _checked(f"{where}{key}", value, parts[known[key]][key])
+    return replace(
+        start, model=replace(start.model, **found["model"]), training=replace(start.training, **found["training"])
+    )
+
+
+def _checked(key: str, value: Any, wanted: Any) -> Any:
+    """A value of the wanted type, also from text; a UsageError where it cannot be one, or is out of range."""
+    if choices := get_args(wanted):
+        if isinstance(choices[0], str):
+            if value not in choices:
+                raise UsageError(f"{key} is one of {', '.join(choices)}, not {clipped(repr(value))}")
+            return value
+        return _mix(key, value)
+    if wanted is bool:
+        truth = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        if str(value).lower() not in truth:
+            raise UsageError(f"{key} is true or false, not {clipped(repr(value))}")
+        return truth[str(value).lower()]
+    if wanted is str:
+        return str(value)
+    try:
+        number = int(str(value).replace("_", "")) if wanted is int else float(value)
+    except (TypeError, ValueError):
+        what = "a whole number" if wanted is int else "a number"
+        raise UsageError(f"{key} is {what}, not {clipped(repr(value))}") from None
+    low, high = _RANGES.get(key.rpartition(" ")[2], (0, math.inf))
+    if not low <= number <= high or math.isinf(number):
+        bounds = f"at least {low}" if high == math.inf else f"between {low} and {high}"
+        raise UsageError(f"{key} is {bounds}, not {number}")
+    return number
+
+
+def _mix(key: str, value: Any) -> dict[str, float]:
+    """Weights of shapes, from a table or from text such as 1p:3,2i:1."""
+    if isinstance(value, str):
+        pairs = [pair.partition(":") for pair in value.split(",")]
+        value = {name.strip(): weight for name, _, weight in pairs}
+    weights = {}
+    for name, weight in dict(value).items():
+        if name not in SHAPES:
+            raise UsageError(f"{key} names {clipped(repr(name))}, which is no shape; there are {', '.join(SHAPES)}")
+        try:
+            weights[name] = float(weight)
+        except (TypeError, ValueError):
+            weights[name] = -1.0
+        if not 0 <= weights[name] < math.inf:
+            raise UsageError(f"{key} takes weights such as 1p:3,2i:1; that of {name} is {clipped(repr(weight))}")
+    if not sum(weights.values()):
+        raise UsageError(f"{key} has no shape with a weight above 0")
+    return weights
+
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "dimension": (1, 100_000),
+    "particles": (1, 1_000),
+    "passes": (1, 100),
+    "dropout": (0, 0.99),
+    "batch": (1, math.inf),
+    "updates": (1, math.inf),
+    "clip": (1e-9, math.inf),
+    "smoothing": (0, 0.99),
+    "union_share": (0, 1),
+    "validate_every": (1, math.inf),
+    "validation_queries": (1, math.inf),
+    "seed": (0, 2**63 - 1),
+}
+"""What is not named here is at least 0."""

@@ -1,0 +1,107 @@
+"""The CUDA kernel between the score products of `engine/loss`: each score is read twice and written once.
+
+Only imported where there is a CUDA device (or Triton's interpreter, for tests): Triton comes with CUDA builds of torch.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+__all__ = ["rows_in_place"]
+
+_BLOCK = 4096
+
+
+def rows_in_place(
+    scores: Tensor,
+    positives: Tensor,
+    weights: Tensor,
+    entities: int,
+    *,
+    smoothing: float,
+    calibration: float,
+    sign: float,
+) -> Tensor:
+    """The losses (n,) of scores (n, w, N'), which are overwritten by their derivatives; as `engine.loss` defines them.
+
+    One program takes one query, so that its second reading comes from the cache.
+    """
+    n, width, columns = scores.shape
+    losses = torch.empty(n, device=scores.device, dtype=torch.float32)
+    _rows[(n,)](
+        scores,
+        positives,
+        weights,
+        losses,
+        entities,
+        columns,
+        smoothing,
+        calibration,
+        sign,
+        WIDTH=width,
+        BLOCK=_BLOCK,
+        num_warps=8,
+    )
+    return losses
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _best(start, column, columns, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    """max_k of the scores in these columns."""
+    inside = column < columns
+    best = tl.load(start + column, mask=inside, other=0.0).to(tl.float32)
+    for k in tl.static_range(1, WIDTH):
+        best = tl.maximum(best, tl.load(start + k * columns + column, mask=inside, other=0.0).to(tl.float32))
+    return best
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _rows(  # type: ignore[no-untyped-def]
+    scores,
+    positives,
+    weights,
+    losses,
+    entities,
+    columns,
+    epsilon,
+    zeta,
+    sign,
+    WIDTH: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr,  # noqa: N803
+):
+    row = tl.program_id(0)
+    start = scores + row.to(tl.int64) * WIDTH * columns
+    positive = tl.load(positives + row)
+    weight = tl.load(weights + row)
+    lanes = tl.arange(0, BLOCK)
+
+    # log Z, by a running maximum; Σ s for the smoothing.
+    highest = -1e30
+    total = 0.0
+    plain = 0.0
+    for offset in range(0, columns, BLOCK):
+        column = offset + lanes
+        s = tl.where(column < columns, sign * _best(start, column, columns, WIDTH), -1e30)
+        higher = tl.maximum(highest, tl.max(s, 0))
+        total = total * tl.exp(highest - higher) + tl.sum(tl.exp(s - higher), 0)
+        highest = higher
+        plain += tl.sum(tl.where(column < entities, s, 0.0), 0)
+    log_z = highest + tl.log(total)
+    found = sign * tl.max(_best(start, positive + tl.zeros([16], tl.int64), columns, WIDTH), 0)
+    target = (1 - epsilon) * found + epsilon / entities * plain
+    tl.store(losses + row, weight * (log_z - target + zeta * log_z * log_z))
+
+    # The derivative goes to the particle that won, the first one where several did.
+    pull = 1 + 2 * zeta * log_z
+    for offset in range(0, columns, BLOCK):
+        column = offset + lanes
+        inside = column < columns
+        best = _best(start, column, columns, WIDTH)
+        slope = pull * tl.exp(sign * best - log_z) - tl.where(column < entities, epsilon / entities, 0.0)
+        slope = sign * weight * (slope - tl.where(column == positive, 1 - epsilon, 0.0))
+        for k in tl.static_range(0, WIDTH):
+            place = start + k * columns + column
+            wins = tl.load(place, mask=inside, other=0.0).to(tl.float32) == best
+            tl.store(place, tl.where(wins, slope, 0.0).to(scores.dtype.element_ty), mask=inside)
+            best = tl.where(wins, float("inf"), best)

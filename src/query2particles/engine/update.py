@@ -1,0 +1,144 @@
+"""One update of training: take a batch, run it, take the loss and its gradient, step.
+
+All shapes of the training mix share a batch, so one plan serves every update, and operators of all shapes share calls.
+On CUDA the operators are compiled and run in bfloat16, batches come out of a pool, and a whole update is captured as
+one CUDA graph: after the first few updates the host only says "again" and writes the learning rate.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from query2particles.engine.batches import Pool, Stream
+from query2particles.engine.compiled import Compiled
+from query2particles.engine.execute import execute
+from query2particles.engine.half import HalfOperators
+from query2particles.engine.loss import LossTerms, max_softmax, softmax_loss
+from query2particles.engine.plan import compile_shapes
+from query2particles.query.algebra import Query
+
+__all__ = ["POOLED", "Update"]
+
+POOLED = 8
+"""On CUDA a stream draws this many batches at a time."""
+
+_WARM_UP = 3
+"""Calls before one is captured: compilers and libraries settle in them."""
+
+
+class Update:
+    """`update(rate)` makes one; `mean_loss()` is that of the updates since it was last asked, and waits for them.
+
+    `terms` belong to the shapes, one each. On CUDA the stream draws `POOLED` batches at a time.
+    """
+
+    def __init__(
+        self,
+        method: Any,
+        optimiser: torch.optim.Optimizer,
+        stream: Stream,
+        shapes: Sequence[Query],
+        terms: Sequence[LossTerms],
+        *,
+        clip: float,
+        generator: torch.Generator,
+    ) -> None:
+        self._parameters: list[nn.Parameter] = list(method.parameters())
+        self._optimiser, self._clip = optimiser, clip
+        self._plan = compile_shapes(tuple(shapes), method.kind)
+        self._groups: defaultdict[Any, list[int]] = defaultdict(list)
+        for number, root in enumerate(self._plan.roots):
+            self._groups[self._plan.nodes[root].kind, terms[number]].append(number)
+        self._losses = torch.zeros((), device=self._parameters[0].device)
+        self._count = 0  # updates since the loss was last read
+        self._left = 0  # batches left in the pool
+        self._pool: Pool | None = None
+        self._half: HalfOperators | None = None
+        self._method, self._draw = method, stream.draw
+        self._update: Callable[[], None] = self._work
+        if self._parameters[0].is_cuda:
+            self._half = HalfOperators(method)
+            self._method = Compiled(self._half.method)
+            self._pool = Pool(stream, POOLED)
+            self._draw = self._pool.take
+            self._update = _Captured(self._work)
+            self._fill = _Captured(self._pool.fill, generator)
+
+    def __call__(self, rate: float) -> None:
+        for group in self._optimiser.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+        if self._pool is not None:
+            if not self._left:
+                self._fill()
+                self._left = POOLED
+            self._left -= 1
+        self._update()
+        self._count += 1
+
+    def mean_loss(self) -> float:
+        mean = float(self._losses) / max(self._count, 1)
+        self._losses.zero_()
+        self._count = 0
+        return mean
+
+    def loss(self) -> Tensor:
+        """The mean loss of the next batch."""
+        drawn = self._draw()
+        states = execute(self._plan, self._method, [part.ids for part in drawn])
+        losses = []
+        for (_, terms), members in self._groups.items():
+            state = self._method.stack([states[number] for number in members])
+            positives = torch.cat([drawn[number].positives for number in members])
+            weights = torch.cat([drawn[number].weights for number in members])
+            if hasattr(self._method, "factors"):
+                particles, table, bias = self._method.factors(state)
+                losses.append(max_softmax(particles, table, bias, positives, weights, terms))
+            else:
+                losses.append(softmax_loss(self._method.score(state), positives, weights, terms))
+        return torch.stack(losses).sum() / sum(len(part.ids) for part in drawn)
+
+    def _work(self) -> None:
+        self._optimiser.zero_grad(set_to_none=True)
+        if self._half is not None:
+            self._half.refresh()
+        loss = self.loss()
+        torch.autograd.backward(loss)
+        if self._half is not None:
+            self._half.hand_over()
+        nn.utils.clip_grad_norm_(self._parameters, self._clip)
+        self._optimiser.step()
+        self._losses += loss.detach()
+
+
+class _Captured:
+    """Work of fixed shapes on CUDA: run as it is a few times, then captured as a graph and replayed."""
+
+    def __init__(self, work: Callable[[], None], generator: torch.Generator | None = None) -> None:
+        self._work, self._generator = work, generator
+        self._calls = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        self._calls += 1
+        if self._calls <= _WARM_UP:
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):  # as what is to be captured must
+                self._work()
+            torch.cuda.current_stream().wait_stream(stream)
+            return
+        if self._graph is None:
+            self._graph = torch.cuda.CUDAGraph()
+            if self._generator is not None:
+                self._graph.register_generator_state(self._generator)
+            with torch.cuda.graph(self._graph):
+                self._work()
+        self._graph.replay()

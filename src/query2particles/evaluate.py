@@ -1,0 +1,234 @@
+"""From queries with answers to figures: execute, rank the hard answers, take means, write them down.
+
+The protocol is in `docs/evaluation.md`: filtered ranks; a mean over a query's hard answers, then over queries, then
+over shapes. Figures are fractions here and become percentages with two decimals in the result file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from query2particles.engine.exact import Batch
+from query2particles.engine.execute import execute
+from query2particles.engine.method import Method
+from query2particles.engine.plan import compile_shapes
+from query2particles.engine.ranks import Ranks, all_scores, ids_for, ranks, rows_at_once, scoring
+from query2particles.errors import UsageError
+from query2particles.graph.edges import Ints
+from query2particles.query.algebra import EPFO, NEGATION, SHAPES, Query, Union, nickname
+from query2particles.query.rewrite import Unions, de_morgan, lift_unions
+from query2particles.workload.labels import Labels
+
+__all__ = ["Evaluation", "Figures", "evaluate", "result"]
+
+_GROUPS = {"epfo": EPFO, "negation": NEGATION, "all": EPFO + NEGATION}
+_AVERAGED = ("mrr", "hits@3", "hits@10")
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Means over the queries of one shape that have hard answers; without such queries there are none."""
+
+    queries: int
+    without_hard_answer: int
+    means: Mapping[str, float]
+    divr_queries: int
+    divr_mrr: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The figures of every shape, by name: first the fourteen in their order, then others."""
+
+    shapes: Mapping[str, Figures]
+
+    def average(self, group: str) -> dict[str, float]:
+        """Plain means over the shapes of a group (epfo, negation, all) that were evaluated."""
+        present = [self.shapes[name].means for name in self.averaged(group)]
+        return {key: fmean(means[key] for means in present) for key in _AVERAGED} if present else {}
+
+    def averaged(self, group: str) -> list[str]:
+        """The shapes of a group that an average is taken over."""
+        return [name for name in _GROUPS[group] if name in self.shapes and self.shapes[name].queries]
+
+
+def evaluate(
+    method: Method[Any],
+    batch: Batch,
+    labels: Mapping[Query, Labels],
+    *,
+    unions: Unions = "native",
+    chunk: int | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> Evaluation:
+    """Rank the hard answers of every query, `chunk` queries at a time or as many as memory allows."""
+    if unions not in get_args(Unions):
+        raise UsageError(f"unions are answered as one of {', '.join(get_args(Unions))}, not {unions!r}")
+    found: dict[str, Figures] = {}
+    with scoring(method):
+        for shape, ids in batch.items():
+            hard, easy = labels[shape].hard, labels[shape].easy
+            ranked = np.flatnonzero(hard.sizes)
+            disjuncts = _disjuncts(shape, unions)
+            counts = ranks(
+                _scorer(method, disjuncts, ids[ranked], hard.entities),
+                hard.take(ranked),
+                easy.take(ranked),
+                chunk=chunk or max(1, rows_at_once(method, hard.entities) // len(disjuncts)),
+                progress=progress,
+            )
+            if progress is not None:
+                progress(len(ids) - len(ranked))
+            found[nickname(shape)] = _figures(counts, (hard.sizes + easy.sizes)[ranked], len(ids) - len(ranked))
+    return Evaluation({name: found[name] for name in dict.fromkeys([*SHAPES, *found]) if name in found})
+
+
+def _disjuncts(shape: Query, unions: Unions) -> tuple[Query, ...]:
+    """What to execute for a shape, each over the same ids; the answers are those of any."""
+    match unions:
+        case "native":
+            return (shape,)
+        case "de-morgan":
+            return (de_morgan(shape),)
+        case "dnf":
+            lifted = lift_unions(shape)
+            return lifted.queries if isinstance(lifted, Union) else (lifted,)
+
+
+def _scorer(method: Method[Any], disjuncts: tuple[Query, ...], ids: Ints, entities: int) -> Callable[[Ints], Tensor]:
+    """From numbers of queries to their scores of all entities."""
+    plan = compile_shapes(disjuncts, method.kind)
+    disjoin = getattr(method, "disjoin", None)
+
+    def scores_of(rows: Ints) -> Tensor:
+        own = ids_for(method, ids[rows])
+        states = execute(plan, method, [own] * len(disjuncts))
+        branches = (all_scores(method, state, entities) for state in states)
+        if disjoin is not None and len(disjuncts) > 1:
+            return torch.as_tensor(disjoin(list(branches)))
+        scores = next(branches)
+        for other in branches:
+            torch.maximum(scores, other, out=scores)
+        return scores
+
+    return scores_of
+
+
+def _figures(counts: Ranks, answers: Ints, without_hard_answer: int) -> Figures:
+    """The means of one shape; `answers` says how many answers, easy and hard, each query has."""
+    if not len(answers):
+        return Figures(0, without_hard_answer, {}, 0, 0.0)
+
+    def by_query(values: npt.NDArray[Any]) -> Floats:
+        total: Floats = np.add.reduceat(values.astype(np.float64), counts.offsets[:-1])
+        return total / np.diff(counts.offsets)
+
+    rank = counts.realistic
+    reciprocal = by_query(1 / rank)
+    best = np.minimum.reduceat(rank, counts.offsets[:-1])
+    # Diverse queries: the tenth with most answers, of equally many the earlier ones.
+    diverse = np.argsort(-answers, kind="stable")[: max(1, len(answers) // 10)]
+    means = {
+        "mrr": reciprocal,
+        "mrr_optimistic": by_query(1 / counts.optimistic),
+        "mrr_pessimistic": by_query(1 / counts.pessimistic),
+        **{f"hits@{k}": by_query(rank <= k) for k in (1, 3, 10)},
+        "best_hits@3": best <= 3,
+    }
+    return Figures(
+        len(answers),
+        without_hard_answer,
+        {key: float(values.mean()) for key, values in means.items()},
+        len(diverse),
+        float(reciprocal[diverse].mean()),
+    )
+
+
+def result(
+    evaluations: Sequence[Evaluation],
+    *,
+    name: str,
+    method: str,
+    graph: str,
+    queries: str,
+    seeds: Sequence[int],
+    config: Mapping[str, Any],
+    commit: str | None,
+    machine: str,
+    train_seconds: float,
+    gpu_memory_gib: float,
+) -> dict[str, Any]:
+    """The result file of one evaluation a seed: means over the seeds, percentages with two decimals."""
+    if len(evaluations) != len(seeds) or not seeds:
+        raise UsageError(f"{len(seeds)} seeds need as many evaluations, not {len(evaluations)}")
+    first = evaluations[0]
+    if any(_queries_of(other) != _queries_of(first) for other in evaluations):
+        raise UsageError("the seeds were evaluated on different queries; evaluate all on the same set")
+    return {
+        "name": name,
+        "method": method,
+        "graph": graph,
+        "queries": queries,
+        "seeds": list(seeds),
+        "config": dict(config),
+        "commit": commit,
+        "machine": machine,
+        "train_seconds": round(train_seconds, 2),
+        "gpu_memory_gib": round(gpu_memory_gib, 2),
+        "shapes": {shape: _shape_entry([one.shapes[shape] for one in evaluations]) for shape in first.shapes},
+        "averages": _averages(evaluations),
+        "per_seed": [
+            {
+                "seed": seed,
+                "mrr": {shape: _percent([found.means["mrr"]]) for shape, found in one.shapes.items() if found.queries},
+                "averages": _averages([one]),
+            }
+            for seed, one in zip(seeds, evaluations, strict=True)
+        ],
+    }
+
+
+def _queries_of(evaluation: Evaluation) -> dict[str, tuple[int, int]]:
+    return {name: (found.queries, found.without_hard_answer) for name, found in evaluation.shapes.items()}
+
+
+def _shape_entry(seeds: Sequence[Figures]) -> dict[str, Any]:
+    """One shape over all seeds."""
+    one = seeds[0]
+    entry: dict[str, Any] = {"queries": one.queries}
+    if one.without_hard_answer:
+        entry["without_hard_answer"] = one.without_hard_answer
+    for key in one.means:
+        values = [seed.means[key] for seed in seeds]
+        entry[key] = _percent(values)
+        if key == "mrr":
+            entry["mrr_std"] = round(100 * stdev(values), 2) if len(values) > 1 else 0.0
+    if one.queries:
+        entry["divr"] = {"queries": one.divr_queries, "mrr": _percent([seed.divr_mrr for seed in seeds])}
+    return entry
+
+
+def _averages(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
+    """The averages of each group over all seeds; which shapes were averaged is said where some are missing."""
+    entries: dict[str, Any] = {}
+    for group, whole in _GROUPS.items():
+        averages = [one.average(group) for one in evaluations]
+        entries[group] = {key: _percent([average[key] for average in averages]) for key in averages[0]}
+        present = evaluations[0].averaged(group)
+        if present and len(present) < len(whole):
+            entries[group]["shapes"] = present
+    return entries
+
+
+def _percent(fractions: Sequence[float]) -> float:
+    return round(100 * fmean(fractions), 2)

@@ -1,0 +1,106 @@
+"""The layers that papers of this field are built from, on states of shape (n, w, d): n queries, w particles each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Activation", "Attention", "Block", "FeedForward", "Norm", "attend", "norm_of"]
+
+Activation = Literal["relu", "gelu"]
+Norm = Literal["none", "plain", "learned"]
+
+_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": nn.functional.relu,
+    "gelu": nn.functional.gelu,
+}
+
+_FEW = 8
+"""Up to this many keys, attention is a handful of sums rather than thousands of tiny matrix products."""
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attn(Q, K, V) = Softmax(Q Kᵀ / √d) V, for each query of the batch."""
+    scale = 1 / math.sqrt(q.shape[-1])
+    if k.shape[-2] > _FEW:
+        return torch.softmax(q @ k.transpose(-1, -2) * scale, -1) @ v
+    keys = range(k.shape[-2])
+    logits = torch.stack([(q * k[..., j : j + 1, :]).sum(-1) for j in keys], -1)  # (n, w, keys)
+    weights = torch.softmax(logits * scale, -1)
+    mixed = weights[..., :1] * v[..., :1, :]
+    for j in keys[1:]:
+        mixed = mixed + weights[..., j : j + 1] * v[..., j : j + 1, :]
+    return mixed
+
+
+def norm_of(dimension: int, norm: Norm) -> nn.Module:
+    """A layer norm, with or without a learned scale and shift, or nothing."""
+    return nn.Identity() if norm == "none" else nn.LayerNorm(dimension, elementwise_affine=norm == "learned")
+
+
+class Attention(nn.Module):
+    """Scaled dot-product self-attention, Attn(W_q P, W_k P, W_v P); `shared`: one matrix serves all three."""
+
+    def __init__(self, dimension: int, *, shared: bool) -> None:
+        super().__init__()
+        self.shared = shared
+        self.weights = nn.Linear(dimension, dimension if shared else 3 * dimension, bias=False)
+
+    def forward(self, p: Tensor) -> Tensor:
+        q, k, v = (self.weights(p),) * 3 if self.shared else self.weights(p).chunk(3, -1)
+        return attend(q, k, v)
+
+
+class FeedForward(nn.Module):
+    """Linear, activation, linear, all of width d."""
+
+    def __init__(self, dimension: int, activation: Activation) -> None:
+        super().__init__()
+        self.activation = _ACTIVATIONS[activation]
+        self.inner = nn.Linear(dimension, dimension)
+        self.outer = nn.Linear(dimension, dimension)
+
+    def forward(self, p: Tensor) -> Tensor:
+        result: Tensor = self.outer(self.activation(self.inner(p)))
+        return result
+
+
+class Block(nn.Module):
+    """Attention, then a feed-forward layer: A = Attn(P), P' = MLP(A), as a paper prints it.
+
+    With `residual` attention adds to its input; with a norm each half ends in one, and the feed-forward layer adds to
+    its input. Dropout falls on what comes in.
+    """
+
+    def __init__(
+        self,
+        dimension: int,
+        *,
+        shared: bool,
+        residual: bool,
+        norm: Norm,
+        activation: Activation,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.residual, self.normalised = residual, norm != "none"
+        self.dropout = nn.Dropout(dropout)
+        self.attention = Attention(dimension, shared=shared)
+        self.feed_forward = FeedForward(dimension, activation)
+        self.norms = nn.ModuleList(norm_of(dimension, norm) for _ in range(2))
+
+    def forward(self, p: Tensor, norms: nn.ModuleList | None = None) -> Tensor:
+        """`norms` in place of the block's own: a further pass through the same matrices."""
+        norms = self.norms if norms is None else norms
+        p = self.dropout(p)
+        a: Tensor = self.attention(p)
+        if self.residual:
+            a = p + a
+        a = norms[0](a)
+        f: Tensor = self.feed_forward(a)
+        result: Tensor = norms[1](a + f) if self.normalised else f
+        return result

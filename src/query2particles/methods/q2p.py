@@ -1,0 +1,256 @@
+"""Query2Particles (Bai et al., Findings of NAACL 2022): a set of entities is a few vectors, its particles.
+
+    anchor        P₀ = e_v + M
+    projection    Z = σ(W_z e_l + U_z P + b_z)    R = σ(W_r e_l + U_r P + b_r)    T = tanh(W_h e_l + U_h (R ⊙ P) + b_h)
+                  A = (1 − Z) ⊙ P + Z ⊙ T         P' = Attn(W_q A, W_k A, W_v A)
+    intersection  P = [P⁽¹⁾, …, P⁽ᴺ⁾]             P' = K particles of MLP(Attn(W_q P, W_k P, W_v P))
+    complement    P' = MLP(Attn(W_q P, W_k P, W_v P))
+    union         P' = [P⁽¹⁾, …, P⁽ᴺ⁾]
+    score         φ(P, e_v) = max_k ⟨p⁽ᵏ⁾, e_v⟩
+
+That is the preset `paper`. `released` is the model of the authors' code, which differs (docs/methods.md). The default
+keeps the equations and adds residuals, layer norms, a bias for each entity and offsets that start apart; an
+intersection ends in K learned seeds that attend to all N·K particles, so that neither the order of the branches nor
+that of the particles changes what comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from query2particles.engine.method import width
+from query2particles.methods.layers import Activation, Attention, Block, Norm, attend, norm_of
+from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union
+
+__all__ = ["PRESETS", "Q2P", "Settings"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything that the presets differ in, and the sizes."""
+
+    dimension: int = 400
+    """d: the length of a particle."""
+    particles: int = 2
+    """K: particles of an anchor, and of an intersection."""
+    dropout: float = 0.1
+    """On what enters a projection and a block."""
+    attention: Literal["separate", "shared"] = "separate"
+    """Three matrices for queries, keys and values, or one for all."""
+    residual: bool = True
+    """Attention adds to its input."""
+    norm: Norm = "plain"
+    """Layer norms after gates, attention and feed-forward layers, which then add to their input: none; plain; or with
+    a learned scale and shift."""
+    activation: Activation = "gelu"
+    """Of feed-forward layers."""
+    projection: Literal["attention", "block", "later-block"] = "attention"
+    """What follows the gates: attention; a block (attention and feed-forward); or attention, and a block goes before
+    the gates of every hop but the first."""
+    passes: int = 1
+    """How often an intersection or a complement goes through its block."""
+    keep: Literal["pool", "sample", "rows"] = "pool"
+    """How an intersection comes back to K of N·K particles: learned seeds attend to all of them; a random sample
+    (evenly spaced when not training); or rows 0, N, 2N, …, as in the released code."""
+    bias: bool = True
+    """A learned bias for each entity."""
+    entity_scale: float = 0.05
+    """Standard deviation of embeddings at the start."""
+    offset_scale: float = 0.05
+    """Standard deviation of the offsets M at the start; 0: all particles start equal."""
+
+
+PRESETS: Mapping[str, Settings] = MappingProxyType(
+    {
+        "default": Settings(),
+        "paper": Settings(
+            residual=False,
+            norm="none",
+            activation="relu",
+            keep="sample",
+            bias=False,
+        ),
+        "released": Settings(
+            attention="shared",
+            residual=False,
+            norm="learned",
+            projection="later-block",
+            passes=2,
+            keep="rows",
+            entity_scale=1.0,
+            offset_scale=0.0,
+        ),
+    }
+)
+
+
+class Q2P(nn.Module):
+    """The particles, on whatever device its parameters are. Dropout and samples draw from torch's own generator."""
+
+    operators: ClassVar[frozenset[type[Query]]] = frozenset((Anchor, Project, Intersect, Union, Complement))
+    kind = staticmethod(width)
+
+    def __init__(self, entities: int, relations: int, settings: Settings | None = None) -> None:
+        super().__init__()
+        self.settings = settings = settings or Settings()
+        d = settings.dimension
+        self.entities = nn.Parameter(torch.randn(entities, d) * settings.entity_scale)
+        self.relations = nn.Parameter(torch.randn(relations, d) * settings.entity_scale)
+        self.offsets = nn.Parameter(torch.randn(settings.particles, d) * settings.offset_scale)  # M
+        self.bias = nn.Parameter(torch.zeros(entities)) if settings.bias else None
+        self.projection = Projection(settings)
+        self.intersection = _Passes(settings)
+        self.pool = Pool(settings) if settings.keep == "pool" else None
+        self.complementation = _Passes(settings)
+
+    def anchor(self, entities: Tensor) -> Tensor:
+        return self._in_working_type(functional.embedding(entities, self.entities)[:, None] + self.offsets)  # (n, K, d)
+
+    def project(self, state: Tensor, relations: Tensor, *, hop: int = 0) -> Tensor:
+        e = self._in_working_type(functional.embedding(relations, self.relations))
+        result: Tensor = self.projection(state, e, hop)
+        return result
+
+    def intersect(self, branches: Sequence[Tensor]) -> Tensor:
+        p: Tensor = self.intersection(
+            torch.cat(list(branches), 1)
+        )  # (n, w, d), w = N·K, more where a branch is a union
+        if self.pool is not None:
+            pooled: Tensor = self.pool(p)
+            return pooled
+        return p[:, self._kept(p.shape[1], len(branches), p.device)]
+
+    def union(self, branches: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(branches), 1)
+
+    def complement(self, state: Tensor) -> Tensor:
+        result: Tensor = self.complementation(state)
+        return result
+
+    def score(self, state: Tensor, entities: Tensor | None = None) -> Tensor:
+        _, table, bias = self.factors(state)
+        if entities is not None:
+            table, bias = table[entities], bias[entities]
+        return (state @ table.transpose(-1, -2)).amax(1) + bias
+
+    def factors(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Particles (n, w, d), table (N, d) and bias (N,) with score(v) = max_k ⟨p_k, e_v⟩ + b_v."""
+        return state, self.entities, self._bias()
+
+    def stack(self, states: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(states))
+
+    def split(self, state: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
+        return torch.split(state, list(sizes))
+
+    def _bias(self) -> Tensor:
+        return self.entities.new_zeros(len(self.entities)) if self.bias is None else self.bias
+
+    def _in_working_type(self, values: Tensor) -> Tensor:
+        """Tables stay in float32 where the operators run in less."""
+        return values.to(self.projection.transition.weight.dtype)
+
+    def _kept(self, particles: int, branches: int, device: torch.device) -> Tensor:
+        """Which of N·K particles stay."""
+        kept = torch.arange(self.settings.particles, device=device)
+        if self.settings.keep == "rows":
+            return kept * branches
+        if self.training:
+            return torch.rand(particles, device=device).argsort()[: self.settings.particles]
+        return kept * particles // self.settings.particles
+
+
+class Projection(nn.Module):
+    """The gated projection f_P(P, e_l), and what follows the gates."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        d = settings.dimension
+        self.dropout = nn.Dropout(settings.dropout)
+        self.relation = nn.Linear(d, 3 * d)  # W_z, W_r, W_h with b_z, b_r, b_h
+        self.gates = nn.Linear(d, 2 * d, bias=False)  # U_z, U_r
+        self.transition = nn.Linear(d, d, bias=False)  # U_h
+        self.norm = norm_of(d, settings.norm)
+        self.later = _block(settings) if settings.projection == "later-block" else None
+        self.mix = _block(settings, dropout=0.0) if settings.projection == "block" else _Mix(settings)
+
+    def forward(self, p: Tensor, e: Tensor, hop: int) -> Tensor:
+        """P (n, w, d) and the relations' embeddings (n, d)."""
+        if self.later is not None and hop > 0:
+            p = self.later(p)
+        p, e = self.dropout(p), self.dropout(e)
+        d = e.shape[-1]
+        we = self.relation(e)[:, None]  # (n, 1, 3d)
+        z, r = torch.sigmoid(we[..., : 2 * d] + self.gates(p)).chunk(2, -1)
+        t = torch.tanh(we[..., 2 * d :] + self.transition(r * p))
+        a = (1 - z) * p + z * t
+        result: Tensor = self.mix(self.norm(a))
+        return result
+
+
+class Pool(nn.Module):
+    """K learned seeds S attend to all particles of an intersection: P' = LN(S + Attn(S, W_k P, W_v P))."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        d = settings.dimension
+        self.seeds = nn.Parameter(torch.randn(settings.particles, d))
+        self.weights = nn.Linear(d, 2 * d, bias=False)
+        self.norm = norm_of(d, settings.norm)
+
+    def forward(self, p: Tensor) -> Tensor:
+        k, v = self.weights(p).chunk(2, -1)
+        s = self.seeds.expand(len(p), -1, -1)
+        result: Tensor = self.norm(s + attend(s, k, v))
+        return result
+
+
+class _Mix(nn.Module):
+    """The attention that closes a projection."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.residual = settings.residual
+        self.attention = Attention(settings.dimension, shared=settings.attention == "shared")
+        self.norm = norm_of(settings.dimension, settings.norm)
+
+    def forward(self, a: Tensor) -> Tensor:
+        mixed: Tensor = self.attention(a)
+        result: Tensor = self.norm(a + mixed if self.residual else mixed)
+        return result
+
+
+class _Passes(nn.Module):
+    """The block of an intersection or a complement; several passes share its matrices, each has its own norms."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.block = _block(settings)
+        self.norms = nn.ModuleList(
+            nn.ModuleList(norm_of(settings.dimension, settings.norm) for _ in self.block.norms)
+            for _ in range(settings.passes - 1)
+        )
+
+    def forward(self, p: Tensor) -> Tensor:
+        p = self.block(p)
+        for norms in self.norms:
+            p = self.block(p, norms)
+        return p
+
+
+def _block(settings: Settings, **changes: Any) -> Block:
+    options: dict[str, Any] = {
+        "shared": settings.attention == "shared",
+        "residual": settings.residual,
+        "norm": settings.norm,
+        "activation": settings.activation,
+        "dropout": settings.dropout,
+    }
+    return Block(settings.dimension, **{**options, **changes})
