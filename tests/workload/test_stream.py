@@ -266,6 +266,38 @@ def test_united_and_complemented_one_hop_queries() -> None:
         Part(SHAPES["2p"], 0)
 
 
+def test_one_hop_queries_by_edge() -> None:
+    """Every stored edge is as likely as query and positive; a fixed workload gives the same."""
+    shape = SHAPES["1p"]
+    keys = np.stack(np.divmod(EDGES.keys, EDGES.relations), axis=1)
+    rows = Sets(EDGES.entities, EDGES.offsets, EDGES.tails)
+    part = Part(shape, 20 * len(EDGES.tails), Grounding.EDGE)
+    fixed_stream = FixedStream({shape: (keys, rows)}, [part], torch.Generator().manual_seed(0))
+    for source in (stream(part), fixed_stream):
+        drawn = source.draw()[0]
+        check_positives(EDGES, [part], [drawn])
+        edges = torch.cat([drawn.ids, drawn.positives[:, None]], 1)
+        different, numbers = np.unique(edges.numpy(), axis=0, return_counts=True)
+        assert len(different) == len(EDGES.tails)
+        assert numbers.min() > 2
+        assert numbers.max() < 60
+    with pytest.raises(UsageError, match="no one-hop query"):
+        Part(SHAPES["2p"], 3, Grounding.EDGE)
+
+
+def test_the_number_of_answers_is_told_where_it_is_known() -> None:
+    parts = [Part(SHAPES["1p"], 300), Part(SHAPES["2p"], 50), Part(SHAPES["2u"], 50, Grounding.ONE_HOP)]
+    one_hop, two_hops, unions = stream(*parts).draw()
+    expected = EDGES.lengths_of(one_hop.ids[:, 0].numpy(), one_hop.ids[:, 1].numpy())
+    assert one_hop.sizes.tolist() == expected.tolist()
+    assert not two_hops.sizes.any()
+    assert not unions.sizes.any()
+    fixed_one, fixed_two, fixed_unions = fixed(*parts).draw()
+    for part, drawn in zip(parts, (fixed_one, fixed_two), strict=False):
+        assert drawn.sizes.tolist() == exact_answers(EDGES, {part.shape: drawn.ids.numpy()})[part.shape].sizes.tolist()
+    assert not fixed_unions.sizes.any()
+
+
 def test_an_impossible_shape_says_so() -> None:
     """Two different ways into an entity where every entity has one only."""
     pairs = Edges.of(np.array([0]), np.array([0]), np.array([1]), entity_count=2, relation_count=1)
@@ -318,7 +350,7 @@ def test_a_cuda_graph_draws_anew_at_every_replay() -> None:
     seen = []
     for _ in range(2):
         graph.replay()
-        on_host = [Drawn(one.ids.cpu(), one.positives.cpu(), one.weights.cpu()) for one in drawn]
+        on_host = [Drawn(*(tensor.cpu() for tensor in one)) for one in drawn]
         check_positives(EDGES, parts, on_host)
         seen.append(on_host)
     assert all((one.ids != other.ids).any() for one, other in zip(*seen, strict=True))

@@ -16,11 +16,12 @@ __all__ = ["Drawn", "Pool", "Stream"]
 
 
 class Drawn(NamedTuple):
-    """Training queries of one shape: ids (n, positions), a positive each (n,), and weights (n,)."""
+    """Training queries of one shape."""
 
-    ids: Tensor
-    positives: Tensor
-    weights: Tensor
+    ids: Tensor  # (n, positions)
+    positives: Tensor  # (n,) an answer of each
+    weights: Tensor  # (n,) 1, or 0 for what is not to be trained on
+    sizes: Tensor  # (n,) how many answers each has, as a float; 0 where that is not known
 
 
 class Stream(Protocol):
@@ -44,25 +45,23 @@ class Pool:
         self._ids = torch.zeros((batches, total, max(self._positions)), dtype=torch.int64, device=device)
         self._positives = torch.zeros((batches, total), dtype=torch.int64, device=device)
         self._weights = torch.zeros((batches, total), device=device)
+        self._sizes = torch.zeros((batches, total), device=device)
         self._next = torch.zeros(1, dtype=torch.int64, device=device)
 
     def fill(self) -> None:
         start = 0
-        for count, (ids, positives, weights) in zip(self._counts, self._stream.draw(), strict=True):
+        for count, (ids, positives, weights, sizes) in zip(self._counts, self._stream.draw(), strict=True):
             stop = start + count
             self._ids[:, start:stop, : ids.shape[1]] = ids.view(self.batches, count, -1)
             self._positives[:, start:stop] = positives.view(self.batches, count)
             self._weights[:, start:stop] = weights.view(self.batches, count)
+            self._sizes[:, start:stop] = sizes.view(self.batches, count)
             start = stop
         self._next.zero_()
 
     def take(self) -> list[Drawn]:
-        whole = (several.index_select(0, self._next)[0] for several in (self._ids, self._positives, self._weights))
-        ids, positives, weights = (torch.split(one, self._counts) for one in whole)
+        pool = self._ids, self._positives, self._weights, self._sizes
+        ids, *others = (torch.split(several.index_select(0, self._next)[0], self._counts) for several in pool)
         self._next += 1
-        return [
-            Drawn(part_ids[:, :positions], part_positives, part_weights)
-            for part_ids, positions, part_positives, part_weights in zip(
-                ids, self._positions, positives, weights, strict=True
-            )
-        ]
+        narrow = (part[:, :positions] for part, positions in zip(ids, self._positions, strict=True))
+        return [Drawn(*part) for part in zip(narrow, *others, strict=True)]

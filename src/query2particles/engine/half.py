@@ -36,5 +36,6 @@ class HalfOperators:
         used = [number for number, half in enumerate(self._halves) if half.grad is not None]
         for number in used:
             self._originals[number].grad = self._gradients[number]
-        gradients = [grad for number in used if (grad := self._halves[number].grad) is not None]
-        torch._foreach_copy_([self._gradients[number] for number in used], gradients)
+        gradients = [grad for half in self._halves if (grad := half.grad) is not None]
+        if used:
+            torch._foreach_copy_([self._gradients[number] for number in used], gradients)

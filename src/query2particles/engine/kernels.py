@@ -17,6 +17,7 @@ def rows_in_place(
     scores: Tensor,
     positives: Tensor,
     weights: Tensor,
+    sizes: Tensor,
     entities: int,
     *,
     smoothing: float,
@@ -33,6 +34,7 @@ def rows_in_place(
         scores,
         positives,
         weights,
+        sizes,
         losses,
         entities,
         columns,
@@ -61,6 +63,7 @@ def _rows(  # type: ignore[no-untyped-def]
     scores,
     positives,
     weights,
+    sizes,
     losses,
     entities,
     columns,
@@ -75,6 +78,8 @@ def _rows(  # type: ignore[no-untyped-def]
     positive = tl.load(positives + row)
     weight = tl.load(weights + row)
     lanes = tl.arange(0, BLOCK)
+    # Read here, before a barrier: below, other warps may already have overwritten it.
+    found = sign * tl.max(_best(start, positive + tl.zeros([16], tl.int64), columns, WIDTH), 0)
 
     # log Z, by a running maximum; Σ s for the smoothing.
     highest = -1e30
@@ -88,12 +93,13 @@ def _rows(  # type: ignore[no-untyped-def]
         highest = higher
         plain += tl.sum(tl.where(column < entities, s, 0.0), 0)
     log_z = highest + tl.log(total)
-    found = sign * tl.max(_best(start, positive + tl.zeros([16], tl.int64), columns, WIDTH), 0)
     target = (1 - epsilon) * found + epsilon / entities * plain
-    tl.store(losses + row, weight * (log_z - target + zeta * log_z * log_z))
+    size = tl.load(sizes + row)
+    excess = tl.where(size > 0, log_z - tl.log(tl.maximum(size, 1.0)), 0.0)
+    tl.store(losses + row, weight * (log_z - target + zeta * excess * excess))
 
     # The derivative goes to the particle that won, the first one where several did.
-    pull = 1 + 2 * zeta * log_z
+    pull = 1 + 2 * zeta * excess
     for offset in range(0, columns, BLOCK):
         column = offset + lanes
         inside = column < columns

@@ -1,10 +1,11 @@
 """The loss of training: cross-entropy of a softmax over all entities.
 
-    L = Σ_i w_i [ log Z_i − (1 − ε) s_i(v_i) − ε/N Σ_v s_i(v) + ζ (log Z_i)² ]      Z_i = Σ_v exp s_i(v)
+    L = Σ_i w_i [ log Z_i − (1 − ε) s_i(v_i) − ε/N Σ_v s_i(v) + ζ (log Z_i − log n_i)² ]      Z_i = Σ_v exp s_i(v)
 
-with one positive v_i a query, label smoothing ε uniform over all entities, and a pull ζ of log Z towards zero, which
-makes scores of different queries comparable: with log Z = 0 they are log-probabilities, so that a union may take the
-best of its branches.
+with one positive v_i a query, label smoothing ε uniform over all entities, and, where the number n_i of answers is
+known, a pull ζ of Z towards it. A softmax alone does not care about a constant that is added to all scores of a query;
+the pull makes exp s(v) the probability that v is an answer, so that scores of different queries compare, and a union
+may take the best of its branches.
 
 `max_softmax` is the same for methods whose score is a maximum of inner products, s(v) = max_k ⟨p_k, e_v⟩ + b_v. The
 derivatives of a softmax are known as soon as its scores are, so its forward pass takes them at once, block of queries
@@ -24,8 +25,8 @@ __all__ = ["PLAIN", "LossTerms", "max_softmax", "softmax_loss"]
 _ENTITY_TILE = 64
 _DEPTH_TILE = 8
 _BLOCK_BYTES = 1 << 30
-_NEVER = -1e4
-"""The score of the entities that only fill up the last tile; small enough for the exponential, finite in bfloat16."""
+_NEVER = -1e30
+"""The score of the entities that only fill up the last tile: below any other, and finite in bfloat16."""
 
 
 class LossTerms(NamedTuple):
@@ -42,12 +43,12 @@ class LossTerms(NamedTuple):
 PLAIN = LossTerms()
 
 
-def softmax_loss(scores: Tensor, positives: Tensor, weights: Tensor, terms: LossTerms = PLAIN) -> Tensor:
-    """The loss from scores (n, N); any method, nothing fused."""
-    s = terms.sign * scores.float()
+def softmax_loss(scores: Tensor, positives: Tensor, weights: Tensor, sizes: Tensor, terms: LossTerms = PLAIN) -> Tensor:
+    """The loss from scores (n, N), for positives, weights and numbers of answers (n,); any method, nothing fused."""
+    s = terms.sign * scores.to(torch.promote_types(scores.dtype, torch.float32))
     log_z = torch.logsumexp(s, 1)
     target = (1 - terms.smoothing) * s.gather(1, positives[:, None])[:, 0] + terms.smoothing * s.mean(1)
-    return (weights * (log_z - target + terms.calibration * log_z**2)).sum()
+    return (weights * (log_z - target + terms.calibration * _excess(log_z, sizes) ** 2)).sum()
 
 
 def max_softmax(
@@ -56,17 +57,25 @@ def max_softmax(
     bias: Tensor,
     positives: Tensor,
     weights: Tensor,
+    sizes: Tensor,
     terms: LossTerms = PLAIN,
 ) -> Tensor:
     """The loss of particles (n, w, d) against a table (N, d) with bias (N,); equal to `softmax_loss` of the scores."""
-    result: Tensor = _MaxSoftmax.apply(particles, table, bias, positives, weights, terms)  # type: ignore[no-untyped-call]
+    result: Tensor = _MaxSoftmax.apply(particles, table, bias, positives, weights, sizes, terms)  # type: ignore[no-untyped-call]
     return result
 
 
 class _MaxSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, particles: Tensor, table: Tensor, bias: Tensor, positives: Tensor, weights: Tensor, terms: LossTerms
+        ctx: Any,
+        particles: Tensor,
+        table: Tensor,
+        bias: Tensor,
+        positives: Tensor,
+        weights: Tensor,
+        sizes: Tensor,
+        terms: LossTerms,
     ) -> Tensor:
         n, w, d = particles.shape
         entities = len(table)
@@ -88,12 +97,13 @@ class _MaxSoftmax(torch.autograd.Function):
             here = slice(start, start + block)
             flat = p[here].flatten(0, 1)
             scores = flat @ e.T  # (block · w, N)
-            loss, slopes = rows(scores.view(-1, w, len(e)), positives[here], weights[here], entities, terms)
+            queries = positives[here], weights[here], sizes[here]
+            loss, slopes = rows(scores.view(-1, w, len(e)), *queries, entities, terms)
             losses.append(loss.sum())
             slopes = slopes.flatten(0, 1)
             torch.mm(slopes, e, out=d_p[here].flatten(0, 1))
             more = slopes.T @ flat
-            d_e = more if d_e is None else d_e.float() + more
+            d_e = more if d_e is None else d_e.to(torch.promote_types(dtype, torch.float32)) + more
         assert d_e is not None
         ctx.save_for_backward(d_p[..., :d], d_e[:entities, :d], d_e[:entities, d])
         ctx.dtypes = particles.dtype, table.dtype, bias.dtype
@@ -102,10 +112,12 @@ class _MaxSoftmax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         slopes = (slope.to(dtype) * one for one, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True))
-        return *slopes, None, None, None
+        return *slopes, None, None, None, None
 
 
-def _rows(scores: Tensor, positives: Tensor, weights: Tensor, entities: int, terms: LossTerms) -> tuple[Tensor, Tensor]:
+def _rows(
+    scores: Tensor, positives: Tensor, weights: Tensor, sizes: Tensor, entities: int, terms: LossTerms
+) -> tuple[Tensor, Tensor]:
     """The losses of a block of queries (n,), from scores (n, w, N'), which become the derivatives by each of them."""
     epsilon, zeta, sign = terms
     best = scores.amax(1)
@@ -116,8 +128,9 @@ def _rows(scores: Tensor, positives: Tensor, weights: Tensor, entities: int, ter
     slope = s.sub_(highest).exp_()
     z = slope.sum(1, keepdim=True)
     log_z = highest + z.log()
-    losses = w * (log_z + zeta * log_z**2 - target[:, None])
-    slope *= sign * w * (1 + 2 * zeta * log_z) / z
+    excess = _excess(log_z, sizes[:, None])
+    losses = w * (log_z + zeta * excess**2 - target[:, None])
+    slope *= sign * w * (1 + 2 * zeta * excess) / z
     slope[:, :entities] -= sign * epsilon / entities * w
     slope[rows, positives] -= sign * (1 - epsilon) * weights
     for k in range(scores.shape[1]):  # the slope goes to the particle that won, the first one where several did
@@ -128,11 +141,16 @@ def _rows(scores: Tensor, positives: Tensor, weights: Tensor, entities: int, ter
 
 
 def _rows_on_cuda(
-    scores: Tensor, positives: Tensor, weights: Tensor, entities: int, terms: LossTerms
+    scores: Tensor, positives: Tensor, weights: Tensor, sizes: Tensor, entities: int, terms: LossTerms
 ) -> tuple[Tensor, Tensor]:
     from query2particles.engine.kernels import rows_in_place
 
-    return rows_in_place(scores, positives, weights, entities, **terms._asdict()), scores
+    return rows_in_place(scores, positives, weights, sizes, entities, **terms._asdict()), scores
+
+
+def _excess(log_z: Tensor, sizes: Tensor) -> Tensor:
+    """By how much log Z lies above log n; nothing where n is not known."""
+    return torch.where(sizes > 0, log_z - sizes.clamp(min=1).log(), 0.0)
 
 
 def _rounded_up(size: int, tile: int) -> int:

@@ -98,9 +98,7 @@ class Block(nn.Module):
         norms = self.norms if norms is None else norms
         p = self.dropout(p)
         a: Tensor = self.attention(p)
-        if self.residual:
-            a = p + a
-        a = norms[0](a)
+        a = norms[0](p + a if self.residual else a)
         f: Tensor = self.feed_forward(a)
         result: Tensor = norms[1](a + f) if self.normalised else f
         return result

@@ -9,9 +9,9 @@
     score         φ(P, e_v) = max_k ⟨p⁽ᵏ⁾, e_v⟩
 
 That is the preset `paper`. `released` is the model of the authors' code, which differs (docs/methods.md). The default
-keeps the equations and adds residuals, layer norms, a bias for each entity and offsets that start apart; an
-intersection ends in K learned seeds that attend to all N·K particles, so that neither the order of the branches nor
-that of the particles changes what comes out.
+keeps the equations and adds residuals, layer norms, a bias for each entity and offsets that start apart; in an
+intersection K summaries attend to all N·K particles, so that neither the order of the branches nor that of the
+particles changes what comes out, and nothing is computed only to be dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from query2particles.engine.method import width
-from query2particles.methods.layers import Activation, Attention, Block, Norm, attend, norm_of
+from query2particles.methods.layers import Activation, Attention, Block, FeedForward, Norm, attend, norm_of
 from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union
 
 __all__ = ["PRESETS", "Q2P", "Settings"]
@@ -55,10 +55,11 @@ class Settings:
     """What follows the gates: attention; a block (attention and feed-forward); or attention, and a block goes before
     the gates of every hop but the first."""
     passes: int = 1
-    """How often an intersection or a complement goes through its block."""
+    """How often a complement goes through its block, and an intersection that has one (`keep`)."""
     keep: Literal["pool", "sample", "rows"] = "pool"
-    """How an intersection comes back to K of N·K particles: learned seeds attend to all of them; a random sample
-    (evenly spaced when not training); or rows 0, N, 2N, …, as in the released code."""
+    """How an intersection comes from N·K particles to K: K summaries attend to all of them (`Pool`); or all go through
+    a block, of which a random sample is kept (one for all queries of a call; evenly spaced when not training), or rows
+    0, N, 2N, …, as in the released code."""
     bias: bool = True
     """A learned bias for each entity."""
     entity_scale: float = 0.05
@@ -106,8 +107,7 @@ class Q2P(nn.Module):
         self.offsets = nn.Parameter(torch.randn(settings.particles, d) * settings.offset_scale)  # M
         self.bias = nn.Parameter(torch.zeros(entities)) if settings.bias else None
         self.projection = Projection(settings)
-        self.intersection = _Passes(settings)
-        self.pool = Pool(settings) if settings.keep == "pool" else None
+        self.intersection = Pool(settings) if settings.keep == "pool" else _Passes(settings)
         self.complementation = _Passes(settings)
 
     def anchor(self, entities: Tensor) -> Tensor:
@@ -119,13 +119,11 @@ class Q2P(nn.Module):
         return result
 
     def intersect(self, branches: Sequence[Tensor]) -> Tensor:
-        p: Tensor = self.intersection(
-            torch.cat(list(branches), 1)
-        )  # (n, w, d), w = N·K, more where a branch is a union
-        if self.pool is not None:
-            pooled: Tensor = self.pool(p)
-            return pooled
-        return p[:, self._kept(p.shape[1], len(branches), p.device)]
+        together = torch.cat(list(branches), 1)  # (n, w, d): w = N·K, more where a branch is a union
+        p: Tensor = self.intersection(together)
+        if self.settings.keep != "pool":
+            p = p[:, self._kept(p.shape[1], len(branches), p.device)]
+        return p
 
     def union(self, branches: Sequence[Tensor]) -> Tensor:
         return torch.cat(list(branches), 1)
@@ -196,19 +194,29 @@ class Projection(nn.Module):
 
 
 class Pool(nn.Module):
-    """K learned seeds S attend to all particles of an intersection: P' = LN(S + Attn(S, W_k P, W_v P))."""
+    """The default's intersection: K summaries attend to all particles, rather than all of them with K to be kept.
+
+        c = mean of all particles P        A = LN(c + Attn(W_q c + S, W_k P, W_v P))        P' = LN(A + MLP(A))
+
+    with learned seeds S (K, d) that tell the summaries apart. Nothing here knows an order of P.
+    """
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
         d = settings.dimension
-        self.seeds = nn.Parameter(torch.randn(settings.particles, d))
-        self.weights = nn.Linear(d, 2 * d, bias=False)
-        self.norm = norm_of(d, settings.norm)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.seeds = nn.Parameter(torch.randn(settings.particles, d))  # S
+        self.context = nn.Linear(d, d, bias=False)  # W_q
+        self.particles = nn.Linear(d, 2 * d, bias=False)  # W_k, W_v
+        self.feed_forward = FeedForward(d, settings.activation)
+        self.norms = nn.ModuleList(norm_of(d, settings.norm) for _ in range(2))
 
     def forward(self, p: Tensor) -> Tensor:
-        k, v = self.weights(p).chunk(2, -1)
-        s = self.seeds.expand(len(p), -1, -1)
-        result: Tensor = self.norm(s + attend(s, k, v))
+        p = self.dropout(p)
+        c = p.mean(1, keepdim=True)  # (n, 1, d)
+        k, v = self.particles(p).chunk(2, -1)
+        a = self.norms[0](c + attend(self.context(c) + self.seeds, k, v))  # (n, K, d)
+        result: Tensor = self.norms[1](a + self.feed_forward(a))
         return result
 
 

@@ -81,6 +81,10 @@ class DeviceEdges:
         rows = torch.searchsorted(self.keys, keys)
         return torch.where(self.keys[rows] == keys, rows, self.no_row)
 
+    def lengths_of(self, entities: Tensor, relations: Tensor) -> Tensor:
+        """How many tails each (entity, relation) has."""
+        return self.rows[self.rows_of(entities, relations), 1]
+
     def rows_into(self, entities: Tensor, relations: Tensor) -> Tensor:
         """The row of each (entity, inverse of the relation), which lists what the relation leads to the entity from."""
         return self.rows_of(entities, relations ^ 1)
@@ -96,7 +100,14 @@ class DeviceEdges:
 
     def draw_rows(self, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rows, with their heads and relations."""
-        rows = (uniform * self.no_row).long()
+        return self._with_heads((uniform * self.no_row).long())
+
+    def draw_rows_by_edge(self, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows, each as likely as it has tails, with their heads and relations."""
+        edges = (uniform * (len(self.places) - 1)).long()
+        return self._with_heads(self.places[edges] // self.entities)
+
+    def _with_heads(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         _, _, inverses, heads = self.rows[rows].unbind(-1)
         return heads, inverses ^ 1, rows
 

@@ -44,6 +44,9 @@ class Grounding(Enum):
     With shape 2u this is a one-hop query united with another; with shape n(p(e)) it is the complement of a one-hop
     query, and the positive is what the complement must not have."""
 
+    EDGE = "edge"
+    """One-hop queries (1p) by their edges, each as likely, so that those with many answers come more often."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -60,6 +63,8 @@ class Part:
             )
         if self.grounding is Grounding.ONE_HOP and not all(map(is_one_hop, leaves(self.shape))):
             raise UsageError(f"{nickname(self.shape)} has other than one-hop branches: ground it by a walk")
+        if self.grounding is Grounding.EDGE and self.shape != SHAPES["1p"]:
+            raise UsageError(f"{nickname(self.shape)} is no one-hop query: ground it by a walk")
 
     @property
     def positions(self) -> int:
@@ -115,7 +120,8 @@ def _ground(edges: DeviceEdges, schedule: Schedule, part: Part, rows: int, candi
     if part.one_hop:
         for leaf in leaves(part.shape):
             anchor, position = query_ids(leaf)
-            step = schedule.call(edges.draw_rows, schedule.uniform(rows), widths=[1, 1, 1])
+            draw = edges.draw_rows_by_edge if part.grounding is Grounding.EDGE else edges.draw_rows
+            step = schedule.call(draw, schedule.uniform(rows), widths=[1, 1, 1])
             ids[anchor], ids[position], first_rows[position] = step
         answer, answered = ids[0], leaves(part.shape)[0]
     else:

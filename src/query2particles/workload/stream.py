@@ -58,6 +58,7 @@ class Stream:
         rows = [_rows_needed(part.count, tally) for part, tally in zip(parts, tallies, strict=True)]
         self._groundings = Groundings(edges, parts, rows, candidates)
         self._front = _Front(rows, [part.count for part in parts], edges.device)
+        self._edges = edges
 
     @property
     def uniforms(self) -> int:
@@ -76,9 +77,15 @@ class Stream:
         counts = [part.count for part in self.parts]
         pieces = zip(*(torch.split(all_, counts) for all_ in (ids[chosen], positives[chosen], weights)), strict=True)
         return [
-            Drawn(part_ids[:, : part.positions], part_positives, part_weights)
+            Drawn(part_ids[:, : part.positions], part_positives, part_weights, self._sizes(part, part_ids))
             for part, (part_ids, part_positives, part_weights) in zip(self.parts, pieces, strict=True)
         ]
+
+    def _sizes(self, part: Part, ids: Tensor) -> Tensor:
+        """How many answers queries have; known of one-hop queries."""
+        if part.shape != SHAPES["1p"]:
+            return torch.zeros(len(ids), device=ids.device)
+        return self._edges.lengths_of(ids[:, 0], ids[:, 1]).float()
 
 
 class _Front:
@@ -144,7 +151,7 @@ class FixedStream:
     """Draws from given queries instead: each as likely, with a uniformly random answer of it.
 
     `workload` holds the ids (n, positions) and the answers of each shape; queries without an answer are left out. Parts
-    grounded by `ONE_HOP` are put together from its 1p queries.
+    grounded by `ONE_HOP` are put together from its 1p queries; of one grounded by `EDGE` every answer is as likely.
     """
 
     def __init__(
@@ -179,6 +186,13 @@ class FixedStream:
         self._answers = moved(stacked.values)
         self._first = moved(np.repeat([first[shape] for shape in shapes], slots))
         self._numbers = moved(np.repeat([numbers[shape] for shape in shapes], slots))
+        ends = {shape: (first[shape], first[shape] + numbers[shape]) for shape in shapes}
+        spans = [stacked.offsets[list(ends[shape])] for shape in shapes]
+        self._by_answer = torch.from_numpy(np.repeat([part.grounding is Grounding.EDGE for part in parts], slots)).to(
+            generator.device
+        )
+        self._first_answer = moved(np.repeat([start for start, _ in spans], slots))
+        self._answer_numbers = moved(np.repeat([stop - start for start, stop in spans], slots))
         self._weights = [torch.ones(part.count, device=generator.device) for part in parts]
 
     def draw(self) -> list[Drawn]:
@@ -186,12 +200,21 @@ class FixedStream:
         uniforms = torch.rand(
             2, len(self._first), generator=self._generator, dtype=torch.float64, device=self._generator.device
         )
-        rows = self._first + (uniforms[0] * self._numbers).long()
+        answers = self._first_answer + (uniforms[0] * self._answer_numbers).long()
+        rows = torch.where(
+            self._by_answer,
+            torch.searchsorted(self._offsets, answers, right=True) - 1,
+            self._first + (uniforms[0] * self._numbers).long(),
+        )
         positives = self._answers[self._offsets[rows] + (uniforms[1] * self._sizes[rows]).long()]
         slots = [part.count * draws for part, draws in zip(self.parts, self._draws, strict=True)]
-        pieces = zip(torch.split(self._ids[rows], slots), torch.split(positives, slots), strict=True)
+        all_sizes = self._sizes[rows].float()
+        pieces = zip(*(torch.split(one, slots) for one in (self._ids[rows], positives, all_sizes)), strict=True)
         drawn = []
-        for part, draws, weights, (ids, answers) in zip(self.parts, self._draws, self._weights, pieces, strict=True):
+        for part, draws, weights, (ids, answers, sizes) in zip(
+            self.parts, self._draws, self._weights, pieces, strict=True
+        ):
             own = ids.view(part.count, draws, -1)[..., : part.positions // draws].flatten(1)
-            drawn.append(Drawn(own, answers.view(part.count, draws)[:, 0], weights))
+            known = torch.zeros_like(weights) if part.grounding is Grounding.ONE_HOP else sizes
+            drawn.append(Drawn(own, answers.view(part.count, draws)[:, 0], weights, known))
         return drawn

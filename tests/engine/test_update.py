@@ -1,0 +1,336 @@
+"""An update is the step that one would write by hand; what CUDA adds to it is run here too, as far as it can be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from query2particles.engine import update as update_module
+from query2particles.engine.batches import Drawn, Pool
+from query2particles.engine.execute import execute
+from query2particles.engine.loss import LossTerms
+from query2particles.engine.plan import compile_shapes
+from query2particles.engine.update import POOLED, Update
+from query2particles.methods.q2p import PRESETS, Q2P
+from query2particles.query.algebra import SHAPES, Complement, Query, anchor_positions, query_ids
+
+ENTITIES, RELATIONS = 70, 6
+TERMS = LossTerms(smoothing=0.1, calibration=0.05)
+SHAPES_AND_TERMS: list[tuple[Query, LossTerms]] = [
+    *((SHAPES[name], TERMS) for name in ("1p", "3p", "2i", "2u", "pin")),
+    (Complement(SHAPES["1p"]), TERMS._replace(sign=-1.0)),  # as the released code trains complements
+]
+COUNTS = [6, 4, 4, 3, 2, 5]
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+class Given:
+    """A stream of random queries, `batches` batches at a time; after `rounds` draws the same ones again."""
+
+    def __init__(self, batches: int = 1, rounds: int = 4, device: str = "cpu") -> None:
+        generator = torch.Generator().manual_seed(3)
+        self.rounds = [
+            [
+                Drawn(*(value.to(device) for value in self._part(shape, batches * count, generator)))
+                for (shape, _), count in zip(SHAPES_AND_TERMS, COUNTS, strict=True)
+            ]
+            for _ in range(rounds)
+        ]
+        self.draws = 0
+
+    def draw(self) -> list[Drawn]:
+        self.draws += 1
+        return self.rounds[(self.draws - 1) % len(self.rounds)]
+
+    @staticmethod
+    def _part(shape: Query, count: int, generator: torch.Generator) -> Drawn:
+        limits = torch.full((len(tuple(query_ids(shape))),), RELATIONS)
+        limits[anchor_positions(shape)] = ENTITIES
+        return Drawn(
+            ids=(torch.rand(count, len(limits), generator=generator) * limits).long(),
+            positives=torch.randint(ENTITIES, (count,), generator=generator),
+            weights=(torch.rand(count, generator=generator) > 0.2).float(),
+            sizes=torch.randint(0, 4, (count,), generator=generator).float(),
+        )
+
+
+class OneByOne:
+    """The batches of a stream that draws several at a time, as a pool deals them out."""
+
+    def __init__(self, several: Given) -> None:
+        several.draw()  # which a pool does to see how many queries there are
+        self._several, self._left = several, iter(())  # type: Given, Any
+
+    def draw(self) -> list[Drawn]:
+        batch = next(self._left, None)
+        if batch is None:
+            parts = [[torch.chunk(field, POOLED) for field in part] for part in self._several.draw()]
+            self._left = iter([[Drawn(*(field[b] for field in part)) for part in parts] for b in range(POOLED)])
+            batch = next(self._left)
+        found: list[Drawn] = batch
+        return found
+
+
+def model_of(preset: str = "default", dimension: int = 8) -> Q2P:
+    """Without anything random in it, so that two runs compare."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Q2P(ENTITIES, RELATIONS, replace(PRESETS[preset], dimension=dimension, dropout=0.0)).eval()
+
+
+def update_of(method: Any, optimiser: torch.optim.Optimizer, stream: Any, clip: float = 1.0) -> Update:
+    shapes, terms = zip(*SHAPES_AND_TERMS, strict=True)
+    generator = torch.Generator(next(method.parameters()).device)
+    return Update(method, optimiser, stream, shapes, terms, clip=clip, generator=generator)
+
+
+def literal_loss(method: Q2P, drawn: Sequence[Drawn]) -> Tensor:
+    """The mean over all queries, each shape in a plan of its own."""
+    total = torch.zeros((), dtype=method.entities.dtype)
+    for (shape, (epsilon, zeta, sign)), part in zip(SHAPES_AND_TERMS, drawn, strict=True):
+        (state,) = execute(compile_shapes((shape,), method.kind), method, [part.ids])
+        for s, positive, weight, size in zip(sign * method.score(state), *part[1:], strict=True):
+            log_z = s.logsumexp(0)
+            loss = log_z - (1 - epsilon) * s[positive] - epsilon * s.mean()
+            if size > 0:
+                loss = loss + zeta * (log_z - math.log(size)) ** 2
+            total = total + weight * loss
+    return total / sum(COUNTS)
+
+
+def by_hand(method: Q2P, optimiser: torch.optim.Optimizer, stream: Any, rate: float, clip: float = 1.0) -> float:
+    """One step, with nothing fused, shared or captured; its loss."""
+    optimiser.param_groups[0]["lr"] = rate
+    optimiser.zero_grad(set_to_none=True)
+    loss = literal_loss(method, stream.draw())
+    torch.autograd.backward(loss)
+    nn.utils.clip_grad_norm_(list(method.parameters()), clip)
+    optimiser.step()
+    return float(loss.detach())
+
+
+def moved(method: nn.Module, start: nn.Module) -> Tensor:
+    """How far all parameters have moved, as one vector."""
+    pairs = zip(method.parameters(), start.parameters(), strict=True)
+    return torch.cat([(now.detach() - before.detach()).flatten().cpu() for now, before in pairs])
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("clip", [0.05, 1e9], ids=["clipped", "not clipped"])
+def test_updates_are_steps_by_hand(preset: str, clip: float) -> None:
+    """All weights after several updates at changing rates; in float64 but for what a stream gives."""
+    method, reference = model_of(preset).double(), model_of(preset).double()
+    optimiser, other = (torch.optim.AdamW(one.parameters(), weight_decay=0.01) for one in (method, reference))
+    update, stream = update_of(method, optimiser, Given(), clip), Given()
+    losses = []
+    for rate in (1e-3, 5e-3, 2e-3, 1e-3, 1e-4):
+        update(rate)
+        losses.append(by_hand(reference, other, stream, rate, clip))
+    for (name, found), expected in zip(method.named_parameters(), reference.parameters(), strict=True):
+        assert torch.allclose(found, expected, rtol=1e-6, atol=1e-8), name
+    assert update.mean_loss() == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+
+
+def test_methods_without_factors_are_trained_by_their_scores() -> None:
+    class ScoresOnly:
+        def __init__(self, method: Q2P) -> None:
+            self._method = method
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "factors":
+                raise AttributeError(name)
+            return getattr(self._method, name)
+
+    method, reference = model_of(), model_of()
+    optimiser, other = (torch.optim.SGD(one.parameters(), lr=0.1) for one in (method, reference))
+    update, stream = update_of(ScoresOnly(method), optimiser, Given()), Given()
+    for _ in range(4):
+        update(0.1)
+        by_hand(reference, other, stream, 0.1)
+    assert relative(moved(method, model_of()), moved(reference, model_of())) < 1e-3
+
+
+def test_two_runs_end_with_the_same_weights_bit_for_bit() -> None:
+    ends = []
+    for _ in range(2):
+        method = model_of()
+        update = update_of(method, torch.optim.AdamW(method.parameters()), Given())
+        for _ in range(5):
+            update(1e-2)
+        ends.append([parameter.detach().clone() for parameter in method.parameters()])
+    assert all(torch.equal(first, second) for first, second in zip(*ends, strict=True))
+
+
+def test_the_mean_loss_is_that_of_the_updates_since_it_was_last_asked() -> None:
+    method = model_of()
+    stream = Given()
+    update = update_of(method, torch.optim.SGD(method.parameters(), lr=0.0), Given())
+    expected = [float(literal_loss(method, stream.draw()).detach()) for _ in range(3)]
+    update(0.0)
+    update(0.0)
+    assert update.mean_loss() == pytest.approx((expected[0] + expected[1]) / 2, rel=1e-5)
+    update(0.0)
+    assert update.mean_loss() == pytest.approx(expected[2], rel=1e-5)
+    assert update.mean_loss() == 0
+
+
+def test_a_rate_that_is_a_tensor_is_written_in_place() -> None:
+    """A captured update reads it where it was."""
+    method = model_of()
+    rate = torch.tensor(1.0)
+    update = update_of(method, torch.optim.SGD(method.parameters(), lr=rate), Given())
+    update(0.0)
+    assert float(rate) == 0
+    assert not moved(method, model_of()).any()
+    update(0.25)
+    assert float(rate) == 0.25
+    assert moved(method, model_of()).any()
+
+
+def test_the_loss_falls() -> None:
+    method = model_of(dimension=16)
+    update = update_of(method, torch.optim.AdamW(method.parameters()), Given(rounds=2))
+    means = []
+    for _ in range(4):
+        for _ in range(20):
+            update(1e-2)
+        means.append(update.mean_loss())
+    assert means == sorted(means, reverse=True)
+    assert means[-1] < 0.7 * means[0]
+
+
+@pytest.fixture
+def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Parameters say that they are on CUDA; nothing is compiled or captured, but what would be is noted."""
+    noted: list[str] = []
+
+    def compiled(operator: Callable[..., Any]) -> Callable[..., Any]:
+        noted.append(f"compile {operator.__name__}")
+        return operator
+
+    def captured(work: Callable[[], None], generator: torch.Generator | None = None) -> Callable[[], None]:
+        noted.append(f"capture {work.__name__}" + (" with a generator" if generator else ""))
+        return work
+
+    monkeypatch.setattr(nn.Parameter, "is_cuda", True, raising=False)
+    monkeypatch.setattr(torch, "compile", compiled)
+    monkeypatch.setattr(update_module, "_Captured", captured)
+    return noted
+
+
+def test_what_cuda_adds_changes_nothing_but_rounding(as_on_cuda: list[str]) -> None:
+    """Batches out of a pool, operators in bfloat16: weights move as by hand, for longer than a pool lasts."""
+    method, reference = model_of(), model_of()
+    optimiser, other = (torch.optim.SGD(one.parameters(), lr=0.1) for one in (method, reference))
+    update, stream = update_of(method, optimiser, Given(POOLED)), OneByOne(Given(POOLED))
+    losses = []
+    for _ in range(POOLED + 3):
+        update(0.1)
+        losses.append(by_hand(reference, other, stream, 0.1))
+    assert relative(moved(method, model_of()), moved(reference, model_of())) < 0.05
+    assert update.mean_loss() == pytest.approx(sum(losses) / len(losses), rel=0.01)
+    assert all(parameter.dtype == torch.float32 for parameter in method.parameters())
+    assert {note for note in as_on_cuda if note.startswith("compile")} == {
+        *("compile anchor", "compile project", "compile intersect", "compile complement"),
+    }
+    assert [note for note in as_on_cuda if note.startswith("capture")] == [
+        *("capture _work", "capture fill with a generator"),
+    ]
+
+
+def test_a_pool_is_filled_when_it_is_empty_and_not_before(as_on_cuda: list[str]) -> None:
+    method = model_of()
+    stream = Given(POOLED)
+    update = update_of(method, torch.optim.SGD(method.parameters(), lr=0.0), stream)
+    draws = []
+    for _ in range(2 * POOLED + 1):
+        update(0.0)
+        draws.append(stream.draws - 1)  # but for the one that a pool is made with
+    assert draws == [1] * POOLED + [2] * POOLED + [3]
+    assert as_on_cuda
+
+
+# On a GPU: captured, compiled, in bfloat16.
+
+
+def fused(method: nn.Module) -> torch.optim.AdamW:
+    return torch.optim.AdamW(
+        method.parameters(), lr=torch.tensor(0.0, device="cuda"), weight_decay=0.0, fused=True, capturable=True
+    )
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_captured_updates_are_those_of_the_cpu() -> None:
+    """Within what bfloat16 rounds away: the course of the loss, and where the weights end."""
+    method, reference = model_of(dimension=32).cuda(), model_of(dimension=32)
+    update = update_of(method, fused(method), Given(POOLED, rounds=1, device="cuda"))
+    other = update_of(
+        reference, torch.optim.AdamW(reference.parameters(), weight_decay=0.0), OneByOne(Given(POOLED, 1))
+    )
+    for _ in range(4):
+        for _ in range(10):
+            update(3e-3)
+            other(3e-3)
+        assert update.mean_loss() == pytest.approx(other.mean_loss(), rel=0.03)
+    start = model_of(dimension=32)
+    assert relative(moved(method, start), moved(reference, start)) < 0.3
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_the_loss_of_captured_updates_falls() -> None:
+    method = model_of(dimension=32).cuda().train()
+    update = update_of(method, fused(method), Given(POOLED, rounds=1, device="cuda"))
+    means = []
+    for _ in range(5):
+        for _ in range(40):
+            update(3e-3)
+        means.append(update.mean_loss())
+    assert means == sorted(means, reverse=True)
+    assert means[-1] < 0.7 * means[0]
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_a_captured_update_reads_the_rate_anew() -> None:
+    method = model_of(dimension=32).cuda()
+    update = update_of(method, fused(method), Given(POOLED, rounds=1, device="cuda"))
+    for _ in range(2 * POOLED):
+        update(1e-3)
+    before = [parameter.detach().clone() for parameter in method.parameters()]
+    update(0.0)
+    assert all(torch.equal(now, then) for now, then in zip(method.parameters(), before, strict=True))
+    update(1e-3)
+    assert not all(torch.equal(now, then) for now, then in zip(method.parameters(), before, strict=True))
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_a_captured_fill_draws_something_new_every_time() -> None:
+    generator = torch.Generator("cuda").manual_seed(0)
+
+    class Random:
+        def draw(self) -> list[Drawn]:
+            ids = torch.randint(1 << 40, (4, 2), generator=generator, device="cuda")
+            ones = torch.ones(4, device="cuda")
+            return [Drawn(ids, ids[:, 0], ones, ones)]
+
+    pool = Pool(Random(), 2)
+    fill = update_module._Captured(pool.fill, generator)
+    seen = []
+    for _ in range(8):
+        fill()
+        seen += [tuple(part.ids.flatten().tolist()) for _ in range(2) for part in pool.take()]
+    assert len(set(seen)) == 16

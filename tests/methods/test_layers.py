@@ -1,0 +1,51 @@
+"""The layers that papers share: attention over few particles is attention over many."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from query2particles.methods.layers import Attention, attend, norm_of
+
+
+def operands(queries: int, keys: int, dimension: int = 5) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(keys)
+    return tuple(  # type: ignore[return-value]
+        torch.randn(3, rows, dimension, generator=generator, dtype=torch.float64).requires_grad_()
+        for rows in (queries, keys, keys)
+    )
+
+
+@pytest.mark.parametrize("keys", [1, 2, 7, 8, 9, 20])
+@pytest.mark.parametrize("queries", [1, 2, 9])
+def test_attention_is_the_same_whether_keys_are_few_or_many(queries: int, keys: int) -> None:
+    """Values and gradients, on both sides of the number from which on products take the place of sums."""
+    one = operands(queries, keys)
+    found, expected = attend(*one), scaled_dot_product_attention(*one)
+    torch.testing.assert_close(found, expected)
+    slopes = torch.randn(found.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    of_found = torch.autograd.grad(found, one, slopes)
+    of_expected = torch.autograd.grad(expected, one, slopes)
+    torch.testing.assert_close(of_found, of_expected)
+
+
+@pytest.mark.parametrize("keys", [8, 9])
+def test_attention_withstands_large_logits(keys: int) -> None:
+    q, k, v = (1e3 * operand.detach() for operand in operands(2, keys))
+    torch.testing.assert_close(attend(q, k, v), scaled_dot_product_attention(q, k, v))
+
+
+def test_a_shared_matrix_serves_all_three() -> None:
+    (p, _, _) = operands(4, 4)
+    for shared, matrices in ((True, 1), (False, 3)):
+        layer = Attention(5, shared=shared).double()
+        assert layer.weights.weight.shape == (5 * matrices, 5)
+        w_q, w_k, w_v = layer.weights.weight.chunk(3) if not shared else (layer.weights.weight,) * 3
+        torch.testing.assert_close(layer(p), scaled_dot_product_attention(p @ w_q.T, p @ w_k.T, p @ w_v.T))
+
+
+def test_norms_by_name() -> None:
+    assert isinstance(norm_of(4, "none"), nn.Identity)
+    assert [len(list(norm_of(4, norm).parameters())) for norm in ("none", "plain", "learned")] == [0, 0, 2]
