@@ -51,30 +51,6 @@ def test_version_and_help() -> None:
     assert q2p(code=2).stdout
 
 
-def test_demo() -> None:
-    shown = q2p("demo", "--count", "5").stdout
-    for words in (
-        "6,227 entities",
-        "not Canadian",
-        "border both Germany and Italy",
-        "SELECT DISTINCT ?currency",
-        "GeoNames",
-    ):
-        assert words in shown
-    for name in SHAPES:
-        assert f"│ {name} " in shown
-
-
-def test_demo_json() -> None:
-    told = q2p_json("demo", "--count", "5")
-    assert [row["shape"] for row in told["samples"]] == list(SHAPES)
-    assert all(row["queries"] == 5 and row["hard"] > 0 for row in told["samples"])
-    laureates, capitals, _ = told["questions"]
-    assert laureates["total"] == 61
-    assert [answer["label"] for answer in capitals["answers"]] == ["Bern", "Paris", "Vienna"]
-    assert q2p_json("demo", "--count", "5") == told
-
-
 def test_the_same_question_in_every_syntax() -> None:
     texts = [
         '("Turing Award".^award_received & !Canada.^citizen_of).graduated_from',
@@ -231,7 +207,7 @@ def test_bench_on_the_embedded_graph() -> None:
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "query2particles", "demo", "--json"],
+        [sys.executable, "-m", "query2particles", "answer", "atlas", "!Canada.^citizen_of", "-k", "6000", "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

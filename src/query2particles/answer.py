@@ -1,10 +1,16 @@
-"""Answering a question in any syntax: text → query → answers with their names."""
+"""Answering a question in any syntax: text → query → answers with their names.
+
+`ask` gives what follows from stored facts; `predict` what a trained method thinks, best first, and says of each answer
+whether stored facts support it or whether it is a guess.
+"""
 
 from __future__ import annotations
 
 import heapq
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from query2particles.engine.exact import exact_answers_of
 from query2particles.graph.graph import Graph, Split
@@ -12,7 +18,10 @@ from query2particles.query.algebra import Query, abstract, nickname
 from query2particles.query.names import Lexicon
 from query2particles.query.syntax import Syntax, format_query, parse_query
 
-__all__ = ["Answer", "Answered", "ask"]
+if TYPE_CHECKING:
+    from query2particles.engine.method import Method
+
+__all__ = ["Answer", "Answered", "Ranked", "ask", "predict"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +31,14 @@ class Answer:
     entity: int
     name: str
     label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked(Answer):
+    """An entity as a method ranks it. Where `known`, stored facts say that it is an answer; otherwise it is a guess."""
+
+    score: float
+    known: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +90,31 @@ def ask(graph: Graph, question: str, *, k: int = 10, syntax: Syntax | None = Non
         answers=tuple(Answer(entity, graph.entities.name(entity), graph.entities.label(entity)) for entity in first),
         warning=warning,
     )
+
+
+def predict(
+    graph: Graph, method: Method[Any], query: Query, *, k: int = 10, split: Split = "test", guesses_only: bool = False
+) -> list[Ranked]:
+    """The `k` entities that a method scores highest, best first; those that follow from the facts of a level are known.
+
+    With `guesses_only` the known ones are passed over. Scores of one query compare with each other, not with those of
+    another.
+    """
+    from query2particles.engine.execute import execute
+    from query2particles.engine.plan import compile_shapes
+    from query2particles.engine.ranks import ids_for, scoring, top_k
+
+    known = exact_answers_of(graph.at(split), query)[0]
+    shape, ids = abstract(query)
+    with scoring(method):
+        plan = compile_shapes((shape,), method.kind)
+        (state,) = execute(plan, method, [ids_for(method, np.array([ids], dtype=np.int64))])
+        wanted = k + len(known) if guesses_only else k
+        entities, scores = top_k(method, state, wanted, entities=len(graph.entities))
+    supported = set(known.tolist())
+    found = zip(entities[0].tolist(), scores[0].tolist(), strict=True)
+    ranked = [(entity, score, entity in supported) for entity, score in found]
+    return [
+        Ranked(entity, graph.entities.name(entity), graph.entities.label(entity), score, is_known)
+        for entity, score, is_known in [one for one in ranked if not (guesses_only and one[2])][:k]
+    ]

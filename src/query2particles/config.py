@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -21,7 +22,7 @@ from query2particles.methods import q2p
 from query2particles.query.algebra import SHAPES
 from query2particles.query.rewrite import Unions
 
-__all__ = ["PRESETS", "Config", "Training", "build", "configured", "preset"]
+__all__ = ["PRESETS", "Config", "Training", "build", "configured", "extended", "preset"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +90,19 @@ class Config:
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> Config:
         """What `as_json` gave; settings that are not there take their defaults."""
-        start = Config(method=document.get("method", "q2p"), preset=document.get("preset", "default"))
+        start = Config(
+            method=_checked("method", document.get("method", "q2p"), Literal[*PRESETS]),
+            preset=_checked("preset", document.get("preset", "default"), str),
+        )
         return _changed(start, {**document.get("model", {}), **document.get("training", {})})
+
+    def with_absolute_paths(self) -> Config:
+        """The same settings, whatever folder they are read from; folders that are not there are refused."""
+        paths = {name: getattr(self.training, name) for name in ("workload", "validation")}
+        for name, path in paths.items():
+            if path and not Path(path).is_dir():
+                raise UsageError(f"there is no folder {clipped(repr(path))} of queries ({name}); q2p sample draws one")
+        return _changed(self, {name: str(Path(path).resolve()) for name, path in paths.items() if path})
 
 
 _AS_RELEASED = Training(
@@ -133,8 +145,10 @@ def configured(start: Config, file: Path | None = None, settings: Sequence[str] 
     if file is not None:
         try:
             document = tomllib.loads(file.read_text("utf-8"))
-        except (ValueError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"{file} is no TOML: {error}") from error
+        except OSError as error:
+            raise UsageError(f"{file} cannot be read: {error.strerror}") from error
         flat: dict[str, Any] = {}
         for key, value in document.items():
             flat.update(value if key in ("model", "training") and isinstance(value, dict) else {key: value})
@@ -146,6 +160,25 @@ def configured(start: Config, file: Path | None = None, settings: Sequence[str] 
             raise UsageError(f"--set takes key=value, found {clipped(repr(setting))}")
         pairs[key.strip().replace("-", "_")] = value.strip()
     return _changed(start, pairs)
+
+
+def extended(config: Config, settings: Sequence[str]) -> Config:
+    """The configuration of a run that goes on, with the one change that keeps what it did so far: more updates.
+
+    All else would make it a run that neither setting describes; a cosine has planned for its last update from the
+    first one on.
+    """
+    longer = configured(config, None, settings)
+    if replace(longer, training=replace(longer.training, updates=config.training.updates)) != config:
+        raise UsageError("a resumed run keeps its settings: only updates can be set anew; for others train a new run")
+    if longer != config and config.training.schedule != "constant":
+        raise UsageError(
+            f"a {config.training.schedule} schedule ends after the updates that it was made for; "
+            "train a new run with more of them, or one with schedule=constant, which can be prolonged"
+        )
+    if longer.training.updates < config.training.updates:
+        raise UsageError(f"updates can grow from {config.training.updates}, not shrink")
+    return longer
 
 
 def build(config: Config, entities: int, relations: int) -> q2p.Q2P:
@@ -182,14 +215,18 @@ def _checked(key: str, value: Any, wanted: Any) -> Any:
             raise UsageError(f"{key} is true or false, not {clipped(repr(value))}")
         return truth[str(value).lower()]
     if wanted is str:
-        return str(value)
+        if not isinstance(value, str):
+            raise UsageError(f"{key} is text, not {clipped(repr(value))}")
+        return value
     try:
-        number = int(str(value).replace("_", "")) if wanted is int else float(value)
-    except (TypeError, ValueError):
+        number = int(str(value)) if wanted is int else float(str(value))
+    except ValueError:
         what = "a whole number" if wanted is int else "a number"
         raise UsageError(f"{key} is {what}, not {clipped(repr(value))}") from None
+    if number > (_LARGEST_INT if wanted is int else sys.float_info.max):
+        raise UsageError(f"{key} is too large: {clipped(str(number))}")
     low, high = _RANGES.get(key.rpartition(" ")[2], (0, math.inf))
-    if not low <= number <= high or math.isinf(number):
+    if not low <= number <= high:
         bounds = f"at least {low}" if high == math.inf else f"between {low} and {high}"
         raise UsageError(f"{key} is {bounds}, not {number}")
     return number
@@ -200,13 +237,15 @@ def _mix(key: str, value: Any) -> dict[str, float]:
     if isinstance(value, str):
         pairs = [pair.partition(":") for pair in value.split(",")]
         value = {name.strip(): weight for name, _, weight in pairs}
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{key} takes weights such as 1p:3,2i:1, not {clipped(repr(value))}")
     weights = {}
-    for name, weight in dict(value).items():
+    for name, weight in value.items():
         if name not in SHAPES:
             raise UsageError(f"{key} names {clipped(repr(name))}, which is no shape; there are {', '.join(SHAPES)}")
         try:
-            weights[name] = float(weight)
-        except (TypeError, ValueError):
+            weights[name] = float(str(weight))
+        except ValueError:
             weights[name] = -1.0
         if not 0 <= weights[name] < math.inf:
             raise UsageError(f"{key} takes weights such as 1p:3,2i:1; that of {name} is {clipped(repr(weight))}")
@@ -215,18 +254,21 @@ def _mix(key: str, value: Any) -> dict[str, float]:
     return weights
 
 
+_LARGEST_INT = 2**63 - 1
+
 _RANGES: dict[str, tuple[float, float]] = {
     "dimension": (1, 100_000),
     "particles": (1, 1_000),
     "passes": (1, 100),
     "dropout": (0, 0.99),
     "batch": (1, math.inf),
+    "rate": (0, 1e30),  # beyond, float32 has no such step
+    "decay": (0, 1),
     "updates": (1, math.inf),
     "clip": (1e-9, math.inf),
     "smoothing": (0, 0.99),
     "union_share": (0, 1),
     "validate_every": (1, math.inf),
     "validation_queries": (1, math.inf),
-    "seed": (0, 2**63 - 1),
 }
 """What is not named here is at least 0."""

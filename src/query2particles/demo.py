@@ -1,19 +1,71 @@
-"""The main job, end to end, on the embedded graph."""
+"""The main job, end to end, on the embedded graph: train on a part of its facts, compare, answer, guess the rest.
+
+A fifth of the facts of `atlas` are held out. What the others say is known; what a trained model adds are guesses, and
+the facts that were held out tell which of them are true.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from query2particles.answer import Answered, ask
+from query2particles.answer import Answered, Ranked, ask, predict
+from query2particles.config import configured, preset
+from query2particles.engine.exact import Batch, exact_answers_of
+from query2particles.engine.method import Method
+from query2particles.evaluate import Evaluation, evaluate
+from query2particles.files import check_replaceable
+from query2particles.graph.folders import ATLAS
 from query2particles.graph.graph import Graph
-from query2particles.query.algebra import SHAPES, ground
+from query2particles.methods.baselines import FrequentTails, RelaxAndCount
+from query2particles.plot import plot_training
+from query2particles.query.algebra import Query, ground, nickname
 from query2particles.query.names import Lexicon
 from query2particles.query.syntax import Syntax
 from query2particles.query.text import format_path
-from query2particles.workload.sample import sample_shape
+from query2particles.run import Run, is_run_folder
+from query2particles.train import Progress, Trained, train, validation_set
+from query2particles.workload.labels import Labels
+from query2particles.workload.selection import drawn_queries
 
-__all__ = ["QUESTIONS", "Drawn", "ask_all", "draw_all"]
+__all__ = [
+    "PLOT",
+    "QUESTIONS",
+    "SETTINGS",
+    "Drawn",
+    "Guessed",
+    "ask_all",
+    "baselines",
+    "compare",
+    "describe",
+    "draw_all",
+    "guess_all",
+    "new_run",
+    "percentages",
+    "train_and_plot",
+]
+
+SETTINGS = (
+    "dimension=64",
+    "dropout=0",
+    "batch=512",
+    "updates=1000",
+    "rate=0.01",
+    "warm_up=100",
+    "validate_every=100",
+    "validation_queries=100",
+)
+"""What the default preset is changed by, for two minutes on two cores: a small model, a high rate for few updates."""
+
+PLOT = "curve.png"
+"""The picture of training in the run folder."""
+
+_PRESET = "demo"
+"""What a run says of itself that this module made: the next demo may replace it."""
+
+_FILES = {"config.json", "best.safetensors", "last.safetensors", "trace.jsonl", ".lock", PLOT}
 
 QUESTIONS: tuple[tuple[str, Syntax, str], ...] = (
     (
@@ -35,8 +87,13 @@ QUESTIONS: tuple[tuple[str, Syntax, str], ...] = (
   MINUS { ?country :on_continent :Africa }
 }""",
     ),
+    (
+        "In which African countries is French spoken?",
+        "path",
+        "French.^speaks & Africa.^on_continent",
+    ),
 )
-"""Three questions in three syntaxes, whose answers a person can judge."""
+"""Four questions in three syntaxes, whose answers a person can judge."""
 
 
 @dataclass(frozen=True)
@@ -50,23 +107,117 @@ class Drawn:
     example: str
 
 
-def ask_all(graph: Graph, k: int = 12) -> Iterator[tuple[str, str, Answered]]:
-    """Each question in words, as text, and with its answers."""
+@dataclass(frozen=True)
+class Guessed:
+    """What a model adds to the known answers of a question, and what the held-out facts say to both."""
+
+    words: str
+    known: Answered
+    taken_back: int
+    """Known answers that held-out facts contradict: what a question excludes may be among them."""
+    missing: int
+    """Answers that only held-out facts support."""
+    guesses: tuple[tuple[Ranked, bool], ...]
+    """The best guesses, each with whether it is one of the missing answers."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "words": self.words,
+            **self.known.as_json(),
+            "taken_back": self.taken_back,
+            "missing": self.missing,
+            "guesses": [
+                {"name": guess.name, "label": guess.label, "score": round(guess.score, 4), "confirmed": confirmed}
+                for guess, confirmed in self.guesses
+            ],
+        }
+
+
+def ask_all(graph: Graph, k: int) -> Iterator[tuple[str, str, Answered]]:
+    """Each question in words, as text, and with what the training facts answer."""
     for words, syntax, text in QUESTIONS:
-        yield words, text, ask(graph, text, syntax=syntax, k=k)
+        yield words, text, ask(graph, text, syntax=syntax, k=k, split="train")
 
 
 def draw_all(
     graph: Graph, *, count: int, seed: int, progress: Callable[[int], object] | None = None
-) -> Iterator[Drawn]:
-    """Test queries of all fourteen shapes."""
+) -> tuple[Batch, Mapping[Query, Labels]]:
+    """Test queries of all fourteen shapes, with their answers."""
+    return drawn_queries(graph, "test", most=count, seed=seed, progress=progress)
+
+
+def describe(graph: Graph, batch: Batch, labels: Mapping[Query, Labels]) -> Iterator[Drawn]:
+    """What was drawn, shape by shape."""
     lexicon = Lexicon(graph)
-    for name, shape in SHAPES.items():
-        drawn = sample_shape(graph, shape, count, split="test", cap=100, seed=seed, allow_fewer=True, progress=progress)
+    for shape, ids in batch.items():
         yield Drawn(
-            shape=name,
-            queries=len(drawn.ids),
-            easy=int(drawn.labels.easy.sizes.sum()),
-            hard=int(drawn.labels.hard.sizes.sum()),
-            example=format_path(ground(shape, drawn.ids[0].tolist()), lexicon),
+            shape=nickname(shape),
+            queries=len(ids),
+            easy=int(labels[shape].easy.sizes.sum()),
+            hard=int(labels[shape].hard.sizes.sum()),
+            example=format_path(ground(shape, ids[0].tolist()), lexicon),
+        )
+
+
+def new_run(folder: Path, graph: Graph, settings: Sequence[str] = ()) -> Run:
+    """A run of the demo, with changes to its settings; an earlier one in the same folder gives way, nothing else."""
+    config = replace(configured(preset(), None, [*SETTINGS, *settings]), preset=_PRESET)
+    if is_run_folder(folder) and (earlier := Run.open(folder)).config.preset == _PRESET:
+        check_replaceable(folder, lambda name: name in _FILES or ".partial-" in name)
+        with earlier.held():
+            # What says that this is a demo goes last: half a removal can be taken up again.
+            for path in sorted(folder.iterdir(), key=lambda path: path.name == "config.json"):
+                path.unlink()
+    return Run.create(folder, config, graph, ATLAS)
+
+
+def train_and_plot(run: Run, graph: Graph, *, on_progress: Callable[[Progress], object] = lambda _: None) -> Trained:
+    """Train a run, and draw its curve into its folder, beside what the baselines reach on the same queries."""
+    training = run.config.training
+    validation = validation_set(graph, training)
+    assert validation is not None, "atlas has validation facts"
+    trained = train(run, graph, validation=validation, on_progress=on_progress)
+    plot_training(
+        run.read_trace(),
+        run.folder / PLOT,
+        title=f"Query2Particles on {graph.name}: {trained.update:,} updates of {training.batch:,} queries "
+        f"in {trained.seconds:,.0f} s",
+        references={name: percentages(found) for name, found in compare(baselines(graph), *validation).items()},
+    )
+    return trained
+
+
+def percentages(found: Evaluation) -> dict[str, float]:
+    """The mean reciprocal rank of each average."""
+    return {group: round(100 * found.average(group)["mrr"], 2) for group in ("epfo", "negation", "all")}
+
+
+def baselines(graph: Graph) -> dict[str, Method[Any]]:
+    """Two methods that learn nothing, on the facts that a model is trained on."""
+    edges = graph.at("train")
+    return {"frequent tails": FrequentTails(edges), "relax and count": RelaxAndCount(edges)}
+
+
+def compare(
+    methods: Mapping[str, Method[Any]],
+    batch: Batch,
+    labels: Mapping[Query, Labels],
+    *,
+    progress: Callable[[int], object] | None = None,
+) -> dict[str, Evaluation]:
+    """The figures of several methods on the same queries."""
+    return {name: evaluate(method, batch, labels, progress=progress) for name, method in methods.items()}
+
+
+def guess_all(graph: Graph, model: Method[Any], k: int) -> Iterator[Guessed]:
+    """For each question what the training facts say, and the `k` best guesses of a model."""
+    for words, _, known in ask_all(graph, k):
+        before, after = (set(exact_answers_of(graph.at(split), known.query)[0].tolist()) for split in ("train", "test"))
+        guesses = predict(graph, model, known.query, k=k, split="train", guesses_only=True)
+        yield Guessed(
+            words,
+            known,
+            taken_back=len(before - after),
+            missing=len(after - before),
+            guesses=tuple((guess, guess.entity in after) for guess in guesses),
         )

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from query2particles.errors import UsageError
+from query2particles.experiments.published import FIGURE_OF, columns_of, figures_of, published, set_of
+from query2particles.experiments.recipes import experiments
 from query2particles.files import new_file
 
-__all__ = ["speed_page", "write_report"]
+__all__ = ["results_page", "speed_page", "write_report"]
 
 _HEADINGS = {
     "exact": "Exact answers",
     "sample": "Drawing and labelling queries",
     "import": "Import",
+    "train-cuda": "Training on a GPU",
+    "train-cpu": "Training on a CPU",
+    "evaluate-cuda": "Evaluation on a GPU",
+    "evaluate-cpu": "Evaluation on a CPU",
+    "answer-cuda": "Answers on a GPU",
+    "answer-cpu": "Answers on a CPU",
 }
 _WORDS = {
     "exact": "The engine against plain Python sets, both on all cores, both writing every answer to a file, the best "
@@ -23,15 +32,32 @@ _WORDS = {
     "(`q2p bench sample`).",
     "import": "Synthetic triples from a TSV file to a graph folder, in a process of its own, and opening the result "
     "(`q2p bench import`).",
+    "train": "Updates of training, against the matrix products of their own scores (forward, and both backward) in the "
+    "same run (`q2p bench train`).",
+    "evaluate": "A query set, against the same model one query at a time: by the package's own evaluator, and by one "
+    "that sorts all entities for each query (`q2p bench evaluate`).",
+    "answer": "From the ids of a query to its ten best answers, one query at a time and many together "
+    "(`q2p bench answer`).",
 }
+_SETS = {
+    "betae": "MRR in percent on BetaE's queries. Published rows are for the original sets; where ours are "
+    "`betae-resampled`, they measure the same thing on other queries, and a few tenths say nothing.",
+    "q2b": "Hit@3 in percent on Query2Box's official test sets, trained on the training graph alone. Each result has "
+    "two rows: the mean over a query's hard answers, as CQD counts, and its best hard answer, as EmQL does. The Q2P "
+    "row of the paper cannot be taken for a clean result ([evaluation](evaluation.md)).",
+}
+_MORE_FIGURES = {"q2b": ("best_hits@3",)}
+"""Figures that have a row of their own below a result's first."""
 
 
 def write_report(results: Path, docs: Path) -> list[Path]:
     """Write every generated page; return their paths."""
-    page = docs / "speed.md"
-    with new_file(page) as partial:
-        partial.write_text(speed_page(results), "utf-8")
-    return [page]
+    pages: dict[str, Callable[[Path], str]] = {"speed.md": speed_page, "results.md": results_page}
+    texts = {docs / name: page(results) for name, page in pages.items()}
+    for path, text in texts.items():
+        with new_file(path) as partial:
+            partial.write_text(text, "utf-8")
+    return list(texts)
 
 
 def speed_page(results: Path) -> str:
@@ -48,20 +74,99 @@ def speed_page(results: Path) -> str:
     for name, path in benches.items():
         try:
             result = json.loads(path.read_text("utf-8"))
-            table = _table(result)
+            table = _bench_table(result)
             measured = f"{result['about']}; {result['machine']}; version {result['version']}, seed {result['seed']}."
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path} is no result of `q2p bench` ({error!r}); measure again") from error
-        lines += ["", f"## {_HEADINGS[name]}", "", _WORDS[name], "", measured, "", *table]
+        words = _WORDS[name.partition("-")[0]]
+        lines += ["", f"## {_HEADINGS[name]}", "", words, "", measured, "", *table]
     return "\n".join(lines) + "\n"
 
 
-def _table(result: dict[str, Any]) -> list[str]:
+def _bench_table(result: Mapping[str, Any]) -> list[str]:
     figures, ratios = result["figures"], result["ratios"]
-    if not ratios:
-        return ["| figure | value |", "| --- | ---: |", *(f"| {name} | {value:,} |" for name, value in figures.items())]
-    rows = ["| shape | engine, queries/s | plain, queries/s | times as fast |", "| --- | ---: | ---: | ---: |"]
-    for name, ratio in ratios.items():
-        engine, plain = figures[f"{name} engine queries/s"], figures[f"{name} plain queries/s"]
-        rows.append(f"| {name} | {engine:,} | {plain:,} | {ratio:.1f} |")
-    return rows
+    if ratios and all(f"{name} engine queries/s" in figures for name in ratios):
+        rows = [
+            (name, figures[f"{name} engine queries/s"], figures[f"{name} plain queries/s"], f"{ratio:.1f}")
+            for name, ratio in ratios.items()
+        ]
+        return _table(("shape", "engine, queries/s", "plain, queries/s", "times as fast"), rows)
+    table = _table(("figure", "value"), list(figures.items()))
+    if ratios:
+        table += ["", *_table((result["compares"], "ratio"), list(ratios.items()))]
+    return table
+
+
+def results_page(results: Path) -> str:
+    """The page of the results of `q2p reproduce`, beside what was published; what is missing is named."""
+    found = {name: document for name in experiments() if (document := _read(results / f"{name}.json")) is not None}
+    lines = [
+        "# Results",
+        "",
+        "Every row of ours is made by `q2p reproduce NAME`, which trains, selects on validation queries, evaluates all",
+        "test queries and writes `benchmarks/results/NAME.json`; this page is made from those files by `q2p report`.",
+        "[Evaluation](evaluation.md) says what the figures mean and what compares with what. Cells are empty where",
+        "nothing was published.",
+    ]
+    kinds = {(one.recipe.graph, set_of({"queries": one.queries})): one.queries for one in experiments().values()}
+    for (graph, kind), queries in kinds.items():
+        members = [name for name, one in experiments().items() if (one.recipe.graph, one.queries) == (graph, queries)]
+        lines += ["", f"## {graph}, {queries}", "", _SETS[kind], ""]
+        lines += _results_table(graph, kind, [found[name] for name in members if name in found])
+        if missing := [name for name in members if name not in found]:
+            lines += ["", f"Not measured yet: {', '.join(f'`q2p reproduce {name}`' for name in missing)}."]
+    if found:
+        lines += ["", "## Where the numbers come from", ""]
+        lines += [_origin(name, document) for name, document in found.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _results_table(graph: str, kind: str, documents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Ours first, then what was published, with its source by number."""
+    rows: list[tuple[str, Mapping[str, float], int]] = []  # with the number of decimals
+    for document in documents:
+        rows.append((f"`{document['name']}`", figures_of(document, FIGURE_OF[kind]), 2))
+        rows += [(f"… {figure}", figures_of(document, figure), 2) for figure in _MORE_FIGURES.get(kind, ())]
+    sources: dict[str, int] = {}
+    for row in published():
+        if (row.graph, row.set) == (graph, kind):
+            number = sources.setdefault(row.source, len(sources) + 1)
+            rows.append((f"{row.method} [{number}]", row.values, 1))
+    columns = columns_of({column: 0.0 for _, values, _ in rows for column in values})
+    cells = [
+        (name, *(f"{values[column]:.{decimals}f}" if column in values else "" for column in columns))
+        for name, values, decimals in rows
+    ]
+    return [*_table(("", *columns), cells), "", *(f"- [{number}] {source}." for source, number in sources.items())]
+
+
+def _origin(name: str, document: Mapping[str, Any]) -> str:
+    """The seeds, costs, commit and machine of a result, and its file."""
+    memory = f", {document['gpu_memory_gib']:.2f} GiB on the GPU" if document["gpu_memory_gib"] else ""
+    return (
+        f"- [`{name}`](../benchmarks/results/{name}.json): seeds {', '.join(map(str, document['seeds']))}; "
+        f"{document['train_seconds']:,.0f} s of training a seed{memory}; {document['machine']}; "
+        f"commit {(document['commit'] or 'unknown')[:12]}"
+    )
+
+
+def _read(path: Path) -> Mapping[str, Any] | None:
+    """A result file, if it is there; a UsageError where it is none."""
+    if not path.is_file():
+        return None
+    try:
+        document: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        figures_of(document, FIGURE_OF[set_of(document)])
+        _origin(path.stem, document)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is no result of `q2p reproduce` ({error!r}); make it again") from error
+    return document
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Names to the left, numbers to the right."""
+    return [
+        f"| {' | '.join(columns)} |",
+        f"| --- |{' ---: |' * (len(columns) - 1)}",
+        *(f"| {' | '.join(cell if isinstance(cell, str) else f'{cell:,}' for cell in row)} |" for row in rows),
+    ]

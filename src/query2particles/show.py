@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from query2particles.errors import printable
@@ -15,17 +16,26 @@ if TYPE_CHECKING:
 
     from query2particles.answer import Answered
     from query2particles.bench import Bench
+    from query2particles.demo import Guessed
+    from query2particles.evaluate import Evaluation
     from query2particles.graph.graph import Graph
+    from query2particles.train import Progress, Trained
 
 __all__ = [
+    "listed",
     "note",
     "print_answered",
     "print_bench",
+    "print_comparison",
     "print_graph",
+    "print_guessed",
     "print_json",
+    "print_result",
     "print_table",
+    "print_trained",
     "progress_bar",
     "progress_bytes",
+    "progress_training",
     "say",
 ]
 
@@ -98,6 +108,52 @@ def progress_bytes(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
+_SECONDS_BETWEEN_LINES = 30
+"""Of training, where stderr is no terminal."""
+
+
+@contextlib.contextmanager
+def progress_training(updates: int) -> Iterator[Callable[[Progress], None]]:
+    """A bar of training on stderr, called with how far it is; a line now and then where stderr is no terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    console = _console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[figures]}"),
+        TimeRemainingColumn(),
+    )
+    with Bar(
+        *columns, console=console, transient=True, disable=not console.is_terminal, speed_estimate_period=120
+    ) as bar:
+        task = bar.add_task("preparing", total=updates, figures="")
+        first: int | None = None
+        began = said = time.monotonic()
+
+        def report(progress: Progress) -> None:
+            nonlocal first, began, said
+            figures = f"loss {progress.loss:.3f} · {progress.queries_per_second:,.0f} queries/s"
+            if progress.mrr is not None:
+                figures += f" · validation MRR {progress.mrr:.1f}"
+            now = time.monotonic()
+            if first is None:  # a resumed run has a head start, which is no speed
+                first, began = progress.update, now
+                bar.reset(task, total=updates, completed=progress.update, description="training", figures=figures)
+            bar.update(task, completed=progress.update, figures=figures)
+            if console.is_terminal or (now - said < _SECONDS_BETWEEN_LINES and progress.update < updates):
+                return
+            said = now
+            if first < progress.update < updates:
+                left = (updates - progress.update) * (now - began) / (progress.update - first)
+                figures += f" · {left:,.0f} s left"
+            note(f"update {progress.update:,} of {updates:,} · {figures}")
+
+        yield report
+
+
 def print_graph(graph: Graph, relations: int = 20) -> None:
     from query2particles.graph.figures import graph_figures
 
@@ -164,4 +220,78 @@ def print_bench(result: Bench) -> None:
     print_table("", ("figure", "value"), [(name, f"{value:,}") for name, value in result.figures.items()], right=(1,))
     if result.ratios:
         rows = [(name, f"{value:.1f} ×") for name, value in result.ratios.items()]
-        print_table("Times as fast as plain Python", ("what", "ratio"), rows, right=(1,))
+        print_table(result.compares.capitalize(), ("what", "ratio"), rows, right=(1,))
+
+
+_GROUPS = {"epfo": "EPFO", "negation": "negation", "all": "all"}
+"""The groups of shapes that averages are taken over, and what people call them."""
+
+
+def print_trained(title: str, trained: Trained) -> None:
+    best = trained.best or {}
+    figures = [f"{best[group]:.2f}" if group in best else "–" for group in _GROUPS]
+    print_table(
+        title,
+        ("updates", "seconds", "best at", *(f"MRR {name}" for name in _GROUPS.values())),
+        [(trained.update, f"{trained.seconds:,.0f}", trained.best_update, *figures)],
+        right=range(6),
+    )
+
+
+def print_result(result: Mapping[str, Any]) -> None:
+    """The figures of a result file: by shape, then the averages."""
+    measures = ("mrr", "hits@1", "hits@3", "hits@10")
+
+    def cells(figures: Mapping[str, Any]) -> list[str]:
+        return [f"{figures[key]:.2f}" if key in figures else "" for key in measures]
+
+    rows: list[tuple[object, ...]] = [
+        (shape, figures["queries"], *cells(figures), *cells(figures.get("divr", {}))[:1])
+        for shape, figures in result["shapes"].items()
+    ]
+    rows += [
+        (f"{name} (mean)", "", *cells(result["averages"][group]), "")
+        for group, name in _GROUPS.items()
+        if result["averages"][group]
+    ]
+    print_table(
+        f"{result['method']} on {result['queries']} of {result['graph']}",
+        ("shape", "queries", "MRR", "Hits@1", "Hits@3", "Hits@10", "MRR of DIVR"),
+        rows,
+        right=range(1, 7),
+    )
+
+
+def print_comparison(title: str, found: Mapping[str, Evaluation]) -> None:
+    """The MRR of several methods on the same queries, in percent: by shape, then the averages."""
+    first, *_ = found.values()
+    rows: list[tuple[object, ...]] = [
+        (shape, *(f"{100 * one.shapes[shape].means['mrr']:.2f}" for one in found.values()))
+        for shape in first.averaged("all")
+    ]
+    rows += [
+        (f"{name} (mean)", *(f"{100 * one.average(group)['mrr']:.2f}" for one in found.values()))
+        for group, name in _GROUPS.items()
+    ]
+    print_table(title, ("shape", *found), rows, right=range(1, len(found) + 1))
+
+
+def print_guessed(guessed: Guessed) -> None:
+    """A question of the demo: what is known, and what is guessed, best first."""
+    taken_back = f"take back {guessed.taken_back:,} of them" if guessed.taken_back else ""
+    rows = [("known", listed(guessed.known), taken_back)]
+    rows += [
+        (f"guess {number}", guess.label, "confirm it" if confirmed else "")
+        for number, (guess, confirmed) in enumerate(guessed.guesses, start=1)
+    ]
+    missing = f"{_counted(guessed.missing, 'more answer')} {'needs' if guessed.missing == 1 else 'need'} held-out facts"
+    title = f"{guessed.words}\nThe training facts know {guessed.known.total:,}; {missing}"
+    print_table(title, ("", "answer", "held-out facts"), rows)
+
+
+def listed(answered: Answered) -> str:
+    """The first answers in one line, and how many more there are."""
+    if not answered.answers:
+        return "none"
+    more = answered.total - len(answered.answers)
+    return ", ".join(answer.label for answer in answered.answers) + (f" and {more:,} more" if more else "")

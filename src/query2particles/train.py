@@ -1,9 +1,9 @@
 """Training, from a graph to a run folder:  edges ▶ drawn queries ▶ update ▶ validation ▶ weights.
 
-A batch holds all shapes of the training mix in fixed numbers. Every few hundred updates the loss is read and reported;
-every `validate_every` updates the model is validated (mean MRR over the shapes) and everything is saved, so that a
-run that ends there, however it ends, can be resumed. On the CPU a resumed run ends with the same weights, bit for bit,
-as one that was left alone.
+A batch holds all shapes of the training mix in fixed numbers. Every few updates the loss is read and reported; every
+`validate_every` updates the model is validated (mean MRR over the shapes) and everything is saved, so that a run that
+ends there, however it ends, can be resumed. On the CPU a resumed run ends with the same weights, bit for bit, as one
+that was left alone.
 """
 
 from __future__ import annotations
@@ -19,41 +19,42 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from query2particles.config import Training, build
+from query2particles.config import Config, Training, build
 from query2particles.engine.exact import Batch
 from query2particles.engine.loss import LossTerms
 from query2particles.engine.update import POOLED, Update
-from query2particles.errors import TrainingError
+from query2particles.errors import TrainingError, UsageError, WorkloadError
 from query2particles.evaluate import Evaluation, evaluate
 from query2particles.graph.graph import Graph
+from query2particles.methods.q2p import Q2P
 from query2particles.query.algebra import SHAPES, Complement, Query
-from query2particles.run import Run, Saved
-from query2particles.workload.benchmark import read_set
+from query2particles.run import Run, State
 from query2particles.workload.device_edges import DeviceEdges
-from query2particles.workload.labels import Labels, label
-from query2particles.workload.sample import sample_shape
+from query2particles.workload.labels import Labels
+from query2particles.workload.selection import drawn_queries, stored_queries
 from query2particles.workload.stream import FixedStream, Grounding, Part, Stream
 
-__all__ = ["Progress", "Trained", "rate_at", "train", "training_parts", "validation_set"]
+__all__ = ["Prepared", "Progress", "Trained", "prepare", "rate_at", "train", "training_parts", "validation_set"]
 
-_REPORT_EVERY = 100
-_CAP = 100
-"""Of answers of a validation query that is drawn."""
+_REPORT_EVERY = {"cpu": 10, "cuda": 100}
+"""Updates between two reports: a loss on CUDA has to be waited for."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far training is."""
+    """How far training is. Validations are mean MRRs in percent, by group of shapes: epfo, negation, all."""
 
     update: int
     updates: int
     loss: float
+    """The mean since the last report."""
     queries_per_second: float
     mrr: float | None
-    """Of the latest validation, in percent."""
+    """Over all shapes, of the latest validation."""
+    validation: Mapping[str, float] | None
+    """That of this very update; None where there was none."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,22 @@ class Trained:
 
     update: int
     best_update: int
-    best_mrr: float | None
+    best: Mapping[str, float] | None
+    """The best validation: mean MRRs in percent, by group of shapes: epfo, negation, all."""
     seconds: float
-    interrupted: bool
+    """From the start, those before a resumption included."""
     gpu_memory: int
     """The most bytes that tensors took on the GPU."""
+    signal: int | None
+    """What ended it early: SIGINT (Ctrl-C) or SIGTERM. Everything is saved then."""
+
+    @property
+    def best_mrr(self) -> float | None:
+        return self.best["all"] if self.best else None
+
+    @property
+    def interrupted(self) -> bool:
+        return self.signal is not None
 
 
 def train(
@@ -81,63 +93,82 @@ def train(
     training, device = run.config.training, torch.device(device)
     run.check(graph)
     begin = time.perf_counter()
-    with _own_random_numbers(training.seed, device), _stop_signals() as stopping, _out_of_memory(training):
+    with (
+        run.held(),
+        _own_random_numbers(training.seed, device),
+        _stop_signals() as stopping,
+        _out_of_memory(training),
+    ):
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        model = build(run.config, len(graph.entities), graph.at("train").relations).to(device)
-        optimiser = _optimiser(model, training, device)
-        generator = torch.Generator(device).manual_seed(training.seed)
-        parts, terms = training_parts(training)
-        stream = _stream(graph, training, parts, generator)
+        prepared = prepare(run.config, graph, device)
+        model, optimiser, generator, update = prepared.model, prepared.optimiser, prepared.generator, prepared.update
         if validation is None and not training.all_edges:
             validation = validation_set(graph, training)
-        update = Update(
-            model, optimiser, stream, [part.shape for part in parts], terms, clip=training.clip, generator=generator
-        )
-        state = _State()
-        if (last := run.last()) is not None:
-            state = _restore(run, last, model, optimiser, generator)
-        batch = sum(part.count for part in parts)
+        state = run.restore(model, optimiser, generator)
+        begin -= state.seconds
+        batch = sum(part.count for part in prepared.parts)
         clock, since = time.perf_counter(), state.update
         with run.trace(after=state.update) as trace:
             while state.update < training.updates and not state.waited_enough(training.patience):
                 update(rate_at(state.update, training))
                 state.update += 1
-                saves = state.update % training.validate_every == 0 or state.update == training.updates
-                if not (saves or stopping.is_set() or state.update % _REPORT_EVERY == 0):
+                validates = state.update % training.validate_every == 0 or state.update == training.updates
+                stops = stopping.signal is not None  # asked once: it may change at any moment
+                if not (validates or stops or state.update % _REPORT_EVERY[device.type] == 0):
                     continue
                 loss = update.mean_loss()
-                if not math.isfinite(loss):
-                    raise TrainingError(
-                        f"the loss is no number after {state.update:,} updates; {run.folder} keeps what was saved "
-                        f"before. Lower the rate (--set rate={training.rate / 3:.1g}) or the clipping (--set clip=…)"
-                    )
+                if not math.isfinite(loss) or ((validates or stops) and not _finite(model)):
+                    raise _diverged(run, state)
                 speed = batch * (state.update - since) / (time.perf_counter() - clock)
-                trace.write(update=state.update, loss=round(loss, 6), queries_per_second=round(speed))
-                if saves:
-                    better = True
+                report = {"loss": round(loss, 6), "queries_per_second": round(speed), **_spent(begin, device)}
+                trace.write(update=state.update, **report)
+                found = None
+                if validates:
                     if validation is not None:
-                        found = _validate(model, validation, training)
+                        found = _percentages(evaluate(model, *validation, unions=training.unions))
                         better = state.note(found)
-                        trace.write(update=state.update, validation=_percentages(found), best=better)
+                        trace.write(update=state.update, validation=found, best=better, **_spent(begin, device))
+                    else:
+                        better, state.best_update = True, state.update
                     if better:
-                        about = {"update": state.update, "mrr": state.best_mrr}
-                        run.save_best(Saved(model.state_dict(), about))
-                if saves or stopping.is_set():
-                    run.save_last(_everything(model, optimiser, generator, state))
-                on_progress(Progress(state.update, training.updates, loss, speed, state.mrr))
+                        run.save_best(model, state)
+                if validates or stops:
+                    state.seconds = time.perf_counter() - begin
+                    run.save_last(model, optimiser, generator, state)
+                mrr = state.latest["all"] if state.latest else None
+                on_progress(Progress(state.update, training.updates, loss, speed, mrr, found))
                 clock, since = time.perf_counter(), state.update
-                if stopping.is_set():
+                if stops:
                     break
         memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
-    return Trained(
-        state.update,
-        state.best_update,
-        state.best_mrr,
-        time.perf_counter() - begin,
-        stopping.is_set(),
-        memory,
-    )
+    unfinished = state.update < training.updates and not state.waited_enough(training.patience)
+    ended_by = stopping.signal if unfinished else None
+    return Trained(state.update, state.best_update, state.best, state.seconds, memory, ended_by)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What training moves: a new model, its optimiser, and the update that draws a batch of `parts` and steps."""
+
+    model: Q2P
+    optimiser: torch.optim.AdamW
+    generator: torch.Generator
+    parts: Sequence[Part]
+    update: Update
+
+
+def prepare(config: Config, graph: Graph, device: torch.device) -> Prepared:
+    """All that the first update needs; the model draws its first weights from torch's own generator."""
+    training = config.training
+    model = build(config, len(graph.entities), graph.at("train").relations).to(device)
+    optimiser = _optimiser(model, training, device)
+    generator = torch.Generator(device).manual_seed(training.seed)
+    parts, terms = training_parts(training)
+    stream = _stream(graph, training, parts, generator)
+    shapes = [part.shape for part in parts]
+    update = Update(model, optimiser, stream, shapes, terms, clip=training.clip, generator=generator)
+    return Prepared(model, optimiser, generator, parts, update)
 
 
 def rate_at(update: int, training: Training) -> float:
@@ -178,43 +209,14 @@ def validation_set(graph: Graph, training: Training) -> tuple[Batch, Mapping[Que
     """Validation queries with their answers, from a folder or drawn; None where the graph has no validation facts."""
     most = training.validation_queries
     if training.validation:
-        batch = {
-            shape: ids[np.linspace(0, len(ids) - 1, min(most, len(ids))).astype(np.int64)]
-            for shape, ids in read_set(Path(training.validation), "valid").items()
-        }
-        return batch, label(graph, "valid", batch)
+        batch, labels = stored_queries(graph, Path(training.validation), "valid", most=most)
+        if not any(labels[shape].hard.sizes.any() for shape in SHAPES.values() if shape in labels):
+            raise WorkloadError(f"no query of the fourteen shapes in {training.validation} has a hard answer")
+        return batch, labels
     if not graph.facts()["valid"]:
         return None
-    samples = [
-        sample_shape(graph, shape, most, split="valid", cap=_CAP, seed=training.seed, allow_fewer=True)
-        for shape in SHAPES.values()
-    ]
-    drawn = [sample for sample in samples if len(sample.ids)]
-    return {sample.shape: sample.ids for sample in drawn}, {sample.shape: sample.labels for sample in drawn}
-
-
-@dataclass
-class _State:
-    """What a run has to remember besides weights and random states."""
-
-    update: int = 0
-    best_update: int = 0
-    best_mrr: float | None = None
-    mrr: float | None = None
-    waited: int = 0
-    """Validations since the best."""
-
-    def note(self, found: Evaluation) -> bool:
-        """Take down a validation; whether it is the best so far."""
-        self.mrr = round(100 * found.average("all")["mrr"], 4)
-        better = self.best_mrr is None or self.mrr > self.best_mrr
-        self.waited = 0 if better else self.waited + 1
-        if better:
-            self.best_update, self.best_mrr = self.update, self.mrr
-        return better
-
-    def waited_enough(self, patience: int) -> bool:
-        return 0 < patience <= self.waited
+    batch, labels = drawn_queries(graph, "valid", most=most, seed=training.seed)
+    return (batch, labels) if batch else None
 
 
 def _optimiser(model: torch.nn.Module, training: Training, device: torch.device) -> torch.optim.AdamW:
@@ -230,53 +232,38 @@ def _stream(
     if generator.device.type == "cuda":
         parts = [replace(part, count=part.count * POOLED) for part in parts]
     if training.workload:
-        batch = read_set(Path(training.workload), "train")
-        labels = label(graph, "train", batch)
+        if training.all_edges:
+            raise UsageError("a workload's answers follow from the training edges: leave out workload or all_edges")
+        batch, labels = stored_queries(graph, Path(training.workload), "train")
         return FixedStream({shape: (ids, labels[shape].hard) for shape, ids in batch.items()}, parts, generator)
     edges = graph.at("test" if training.all_edges else "train")
     return Stream(DeviceEdges.of(edges, generator.device), parts, generator)
 
 
-def _validate(model: Any, validation: tuple[Batch, Mapping[Query, Labels]], training: Training) -> Evaluation:
-    model.eval()
-    found = evaluate(model, *validation, unions=training.unions)
-    model.train()
-    return found
-
-
 def _percentages(found: Evaluation) -> dict[str, float]:
-    return {group: round(100 * found.average(group)["mrr"], 2) for group in ("epfo", "negation", "all")}
+    """Mean MRRs of the groups of which there were queries."""
+    averages = {group: found.average(group) for group in ("epfo", "negation", "all")}
+    return {group: round(100 * average["mrr"], 4) for group, average in averages.items() if average}
 
 
-def _everything(
-    model: torch.nn.Module, optimiser: torch.optim.Optimizer, generator: torch.Generator, state: _State
-) -> Saved:
-    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    for number, moments in optimiser.state_dict()["state"].items():
-        tensors |= {f"optimiser.{number}.{name}": value for name, value in moments.items()}
-    tensors["random.stream"] = generator.get_state()
-    tensors["random.torch"] = torch.get_rng_state()
-    if generator.device.type == "cuda":
-        tensors["random.cuda"] = torch.cuda.get_rng_state(generator.device)
-    return Saved(tensors, vars(state))
+def _spent(begin: float, device: torch.device) -> dict[str, float]:
+    spent = {"seconds": round(time.perf_counter() - begin, 2)}
+    if device.type == "cuda":
+        spent["gpu_memory_gib"] = round(torch.cuda.max_memory_allocated(device) / 2**30, 2)
+    return spent
 
 
-def _restore(
-    run: Run, last: Saved, model: torch.nn.Module, optimiser: torch.optim.Optimizer, generator: torch.Generator
-) -> _State:
-    run.load_into(model, last, "model.")
-    document = optimiser.state_dict()
-    for name, tensor in last.tensors.items():
-        if name.startswith("optimiser."):
-            _, number, moment = name.split(".")
-            document["state"].setdefault(int(number), {})[moment] = tensor
-    optimiser.load_state_dict(document)
-    generator.set_state(last.tensors["random.stream"])
-    torch.set_rng_state(last.tensors["random.torch"])
-    if generator.device.type == "cuda":
-        torch.cuda.set_rng_state(last.tensors["random.cuda"], generator.device)
-    names = vars(_State())
-    return _State(**{name: value for name, value in last.about.items() if name in names})
+def _finite(model: torch.nn.Module) -> bool:
+    return all(bool(parameter.isfinite().all()) for parameter in model.parameters())
+
+
+def _diverged(run: Run, state: State) -> TrainingError:
+    rate, clip, best = run.config.training.rate / 3, run.config.training.clip / 3, state.best_update
+    kept = f"{run.folder} keeps the weights of update {best:,}" if best else "nothing was saved before"
+    return TrainingError(
+        f"the loss or a weight is no number after {state.update:,} updates; {kept}. "
+        f"Train a new run at a lower rate (--set rate={rate:.1g}) or with smaller steps (--set clip={clip:.1g})"
+    )
 
 
 @contextlib.contextmanager
@@ -287,17 +274,24 @@ def _own_random_numbers(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
+@dataclass
+class _Stopping:
+    signal: int | None = None
+
+
 @contextlib.contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set, so that training ends between two updates; a second Ctrl-C ends at once."""
-    stopping = threading.Event()
+def _stop_signals() -> Iterator[_Stopping]:
+    """Ctrl-C and SIGTERM are noted, so that training ends between two updates; a second one ends it at once."""
+    stopping = _Stopping()
     if threading.current_thread() is not threading.main_thread():
         yield stopping
         return
-    previous: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # What runs in the background is deaf to Ctrl-C, and stays so; handlers that are not Python's cannot be put back.
+    previous = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
 
     def stop(number: int, frame: Any) -> None:
-        stopping.set()
+        stopping.signal = number
         signal.signal(number, previous[number])
 
     for number in previous:
@@ -313,10 +307,14 @@ def _stop_signals() -> Iterator[threading.Event]:
 def _out_of_memory(training: Training) -> Iterator[None]:
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "memory" not in str(error):
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not any(words in str(error) for words in _MEMORY_WORDS):
             raise
         raise TrainingError(
             f"out of memory: lower the batch (--set batch={max(training.batch // 2, 1)}), then the size of the model "
             "(--set dimension=… or particles=…)"
         ) from error
+
+
+_MEMORY_WORDS = ("out of memory", "allocate memory", "not enough memory", "ALLOC_FAILED")
+"""What torch says where memory is out, on CUDA and on the CPU; errors of memory access say other things."""

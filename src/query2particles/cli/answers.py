@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from query2particles.cli.root import GraphName, Json, Seed, SplitName, app, split_of
+from query2particles.cli.root import GraphName, Json, Seed, SplitName, Stopped, app, split_of
 from query2particles.errors import QueryError, SourceError, UsageError
 
 if TYPE_CHECKING:
+    from query2particles.demo import Drawn, Guessed
+    from query2particles.evaluate import Evaluation
+    from query2particles.graph.graph import Graph
     from query2particles.query.syntax import Syntax
 
 __all__ = ["answer", "demo"]
@@ -32,39 +35,83 @@ class MethodName(StrEnum):
 
 @app.command()
 def demo(
-    count: Annotated[int, typer.Option(min=1, help="Queries to draw of each shape.")] = 20,
+    count: Annotated[int, typer.Option(min=1, help="Test queries to draw of each shape.")] = 300,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The run folder to make; an earlier demo in it is replaced.")
+    ] = Path("runs/demo"),
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the training.")
+    ] = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """The main job, end to end, on the embedded graph."""
+    """The main job, end to end, on the embedded graph: train, compare, answer, guess. Takes about two minutes."""
     from dataclasses import asdict
 
-    from query2particles.demo import ask_all, draw_all
+    from query2particles import demo
     from query2particles.graph.figures import graph_figures
     from query2particles.graph.folders import ATLAS, open_graph
     from query2particles.query.algebra import SHAPES
-    from query2particles.show import print_answered, print_graph, print_json, print_table, progress_bar
+    from query2particles.show import note, print_json, progress_bar, progress_training
 
     graph = open_graph(ATLAS)
-    answered = list(ask_all(graph))
+    run = demo.new_run(out, graph, [*(settings or ()), f"seed={seed}"])
     with progress_bar("drawing queries", count * len(SHAPES)) as progress:
-        drawn = list(draw_all(graph, count=count, seed=seed, progress=progress))
-    if json:
-        questions = [{"words": words, **found.as_json()} for words, _, found in answered]
-        print_json({"graph": graph_figures(graph), "questions": questions, "samples": list(map(asdict, drawn))})
+        queries = demo.draw_all(graph, count=count, seed=seed, progress=progress)
+    drawn = list(demo.describe(graph, *queries))
+    if not json:
+        _print_start(graph, drawn)
+    with progress_training(run.config.training.updates) as show:
+        trained = demo.train_and_plot(run, graph, on_progress=show)
+    if trained.signal is not None:
+        note(f"Stopped after update {trained.update:,}. Go on with:  q2p train --resume {out}")
+        raise Stopped(trained.signal)
+    methods = {**demo.baselines(graph), "Query2Particles": run.model(graph)}
+    with progress_bar("ranking", sum(row.queries for row in drawn) * len(methods)) as progress:
+        compared = demo.compare(methods, *queries, progress=progress)
+    guessed = list(demo.guess_all(graph, methods["Query2Particles"], k=5))
+    if not json:
+        _print_end(compared, guessed)
+        typer.echo(f"\nTrained in {trained.seconds:,.0f} s; the run is in {out}, its curve in {out / demo.PLOT}")
+        typer.echo("Ask for yourself:  q2p answer atlas 'Canada.^citizen_of & \"Turing Award\".^award_received'")
         return
-    print_graph(graph)
-    for words, text, found in answered:
-        typer.echo(f"\n{words}\n{text}\n")
-        print_answered(found)
-    typer.echo()
+    print_json(
+        {
+            "graph": graph_figures(graph),
+            "samples": list(map(asdict, drawn)),
+            "run": str(out),
+            "plot": str(out / demo.PLOT),
+            "train_seconds": round(trained.seconds, 2),
+            "mrr": {name: demo.percentages(found) for name, found in compared.items()},
+            "questions": [one.as_json() for one in guessed],
+        }
+    )
+
+
+def _print_start(graph: Graph, drawn: Sequence[Drawn]) -> None:
+    """The graph, the questions with what is known, and the queries to come."""
+    from query2particles.demo import ask_all
+    from query2particles.show import listed, print_graph, print_table, say
+
+    print_graph(graph, relations=5)
+    for words, text, found in ask_all(graph, k=3):
+        say(f"\n{words}\n{text}\nThe training facts answer: {listed(found)}")
     print_table(
-        f"Fresh test queries, seed {seed}: easy answers follow from the known facts, hard ones need a missing fact",
+        "\nFresh test queries: easy answers follow from known facts, hard ones need a held-out one",
         ("shape", "queries", "easy", "hard", "one of them"),
         [(row.shape, row.queries, row.easy, row.hard, row.example) for row in drawn],
         right=(1, 2, 3),
     )
-    typer.echo("\nAsk one yourself:  q2p answer atlas 'Canada.^citizen_of & \"Turing Award\".^award_received'")
+
+
+def _print_end(compared: Mapping[str, Evaluation], guessed: Sequence[Guessed]) -> None:
+    """How well the hard answers are found, and the questions with guesses."""
+    from query2particles.show import print_comparison, print_guessed
+
+    print_comparison("\nMean reciprocal rank of the hard answers, in percent", compared)
+    for one in guessed:
+        typer.echo()
+        print_guessed(one)
 
 
 @app.command()

@@ -1,16 +1,21 @@
-"""`q2p bench` and `q2p report`: measure, and make pages of what was measured."""
+"""`q2p bench`, `q2p reproduce` and `q2p report`: measure, and make pages of what was measured."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from query2particles.cli.root import Json, app
+from query2particles.cli.root import Json, Stopped, app
+from query2particles.cli.training import DeviceName, device_named
+from query2particles.errors import UsageError, clipped
 
-__all__ = ["bench", "report"]
+if TYPE_CHECKING:
+    from query2particles.bench import Bench
+
+__all__ = ["bench", "report", "reproduce"]
 
 
 class BenchName(StrEnum):
@@ -18,17 +23,34 @@ class BenchName(StrEnum):
     sample = "sample"
     # `import` is a keyword of Python, not of the command line
     import_ = "import"
+    train = "train"
+    evaluate = "evaluate"
+    answer = "answer"
+
+
+_ON_A_DEVICE = (BenchName.train, BenchName.evaluate, BenchName.answer)
+_COUNT = 5000
+
+Data = Annotated[
+    Path | None,
+    typer.Option(envvar="Q2P_DATA", help="Folder of benchmark graphs: FB15k-237, NELL … Without it, bench uses atlas."),
+]
+Device = Annotated[DeviceName, typer.Option(help="`auto`: the GPU where there is one.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value for a setting; may be repeated.")
+]
 
 
 @app.command()
 def bench(
-    name: Annotated[BenchName, typer.Argument(metavar="NAME", help="exact, sample or import.")],
-    data: Annotated[
-        Path | None,
-        typer.Option(envvar="Q2P_DATA", help="Folder of benchmark graphs; FB15k-237 is used. Without it: atlas."),
+    name: Annotated[BenchName, typer.Argument(metavar="NAME", help="exact, sample, import, train, evaluate, answer.")],
+    data: Data = None,
+    device: Device = DeviceName.auto,
+    count: Annotated[
+        int | None, typer.Option(min=10, help="Queries of each shape; without it, what the bench usually takes.")
     ] = None,
-    count: Annotated[int, typer.Option(min=10, help="Queries of each shape.")] = 5000,
     triples: Annotated[int, typer.Option(min=1000, help="Of `bench import`.")] = 10_000_000,
+    settings: Settings = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="A folder for bench-NAME.json, which `q2p report` reads."),
@@ -36,25 +58,113 @@ def bench(
     json: Json = False,
 ) -> None:
     """Speed, as ratios in one run."""
-    from query2particles.bench import bench_data, bench_exact, bench_import, bench_sample
     from query2particles.files import write_json
-    from query2particles.query.algebra import SHAPES
-    from query2particles.show import note, print_bench, print_json
+    from query2particles.show import print_bench, print_json
 
-    if name is BenchName.import_:
-        result = bench_import(triples, note)
+    ending = ""
+    if name in _ON_A_DEVICE:
+        where = device_named(device)
+        result = _bench_of_a_model(name, data, where, count, settings or [])
+        ending = f"-{where}"
     else:
-        graph, batch, cap = bench_data(data, count, note)
-        if name is BenchName.exact:
-            result = bench_exact(graph, batch, note)
-        else:
-            result = bench_sample(graph, count=count, cap=cap, shapes=list(SHAPES.values()), say=note)
+        result = _bench_without_a_model(name, data, count or _COUNT, triples)
     if out is not None:
-        write_json(out / f"bench-{name.value}.json", result.as_json())
+        write_json(out / f"bench-{name.value}{ending}.json", result.as_json())
     if json:
         print_json(result.as_json())
     else:
         print_bench(result)
+
+
+def _bench_without_a_model(name: BenchName, data: Path | None, count: int, triples: int) -> Bench:
+    from query2particles.bench import bench_data, bench_exact, bench_import, bench_sample
+    from query2particles.query.algebra import SHAPES
+    from query2particles.show import note
+
+    if name is BenchName.import_:
+        return bench_import(triples, note)
+    graph, batch, cap = bench_data(data, count, note)
+    if name is BenchName.exact:
+        return bench_exact(graph, batch, note)
+    return bench_sample(graph, count=count, cap=cap, shapes=list(SHAPES.values()), say=note)
+
+
+def _bench_of_a_model(name: BenchName, data: Path | None, device: str, count: int | None, settings: list[str]) -> Bench:
+    from query2particles.bench.answering import bench_answer
+    from query2particles.bench.evaluating import bench_evaluate
+    from query2particles.bench.training import bench_train
+    from query2particles.show import note
+
+    if name is BenchName.train:
+        return bench_train(data, device, settings=settings, say=note)
+    measure = bench_evaluate if name is BenchName.evaluate else bench_answer
+    return measure(data, device, count=count, settings=settings, say=note)
+
+
+@app.command()
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Results, such as nell-betae-q2p.")
+    ] = None,
+    data: Data = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where NAME.json goes.")] = Path("benchmarks/results"),
+    runs: Annotated[Path, typer.Option(help="Where the run folders go, and are found again.")] = Path("runs"),
+    seeds: Annotated[str, typer.Option(help="Of the trainings, one each.")] = "0,1,2",
+    device: Device = DeviceName.auto,
+    settings: Settings = None,
+    listed: Annotated[bool, typer.Option("--list", help="Name what can be reproduced, and leave.")] = False,
+    json: Json = False,
+) -> None:
+    """Results of the paper and of ours, from data to JSON."""
+    if listed:
+        _list_experiments(json)
+        return
+    if not names:
+        raise UsageError("name at least one result; q2p reproduce --list names them all")
+    try:
+        numbers = [int(seed) for seed in seeds.split(",")]
+    except ValueError:
+        raise UsageError(f"--seeds takes whole numbers, such as 0,1,2, not {clipped(repr(seeds))}") from None
+    from query2particles.reproduce import Watch, compared
+    from query2particles.reproduce import reproduce as make
+    from query2particles.show import note, print_json, print_table, progress_bar, progress_training, say
+
+    made = make(
+        names,
+        data=data,
+        out=out,
+        runs=runs,
+        seeds=numbers,
+        device=device_named(device),
+        settings=settings or [],
+        watch=Watch(note, progress_training, progress_bar),
+    )
+    if json:
+        print_json(made.documents[0] if len(names) == len(made.documents) == 1 else list(made.documents))
+    else:
+        for document in made.documents:
+            found = compared(document)
+            print_table(found.title, found.columns, found.rows, right=range(1, len(found.columns)))
+            say(found.words)
+            note(f"Saved in {out / document['name']}.json.")
+    if made.signal is not None:
+        note("Stopped; everything is saved. The same command goes on.")
+        raise Stopped(made.signal)
+
+
+def _list_experiments(json: bool) -> None:
+    from query2particles.experiments.recipes import experiments
+    from query2particles.show import print_json, print_table
+
+    if json:
+        print_json(list(experiments()))
+        return
+    rows = []
+    for one in experiments().values():
+        preset, training = one.recipe.config.preset, one.recipe.config.training
+        size = f"{training.updates:,} × {training.batch:,}"
+        rows.append((one.name, one.recipe.graph, f"{one.queries}/test", preset, size))
+    print_table("", ("name", "graph", "queries", "preset", "updates × batch"), rows, right=(4,))
 
 
 @app.command()

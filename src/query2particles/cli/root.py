@@ -1,6 +1,6 @@
 """The root of the command line: the application, the options that commands share, and how errors end.
 
-Exit codes: 0 done, 1 the work failed, 2 the call was wrong, 130 interrupted.
+Exit codes: 0 done, 1 the work failed, 2 the call was wrong, 130 ended by Ctrl-C, 143 ended by SIGTERM.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from query2particles.errors import Query2ParticlesError, QueryError, UsageError
 if TYPE_CHECKING:
     from query2particles.graph.graph import Split
 
-__all__ = ["GraphName", "Json", "Seed", "SplitName", "app", "main", "split_of"]
+__all__ = ["GraphName", "Json", "Seed", "SplitName", "Stopped", "app", "main", "split_of"]
 
 app = typer.Typer(
     name="q2p",
@@ -30,6 +30,13 @@ app = typer.Typer(
 )
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
+
+
+class Stopped(SystemExit):
+    """The end of a command that a signal stopped, and that has said itself what was saved."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(128 + signal)
 
 
 class SplitName(StrEnum):
@@ -75,7 +82,7 @@ def main() -> None:
         place = f"{error.filename}: " if error.filename else ""
         _fail(f"{place}{error.strerror or error}; nothing that was there before is lost", 1)
     except SystemExit as end:
-        if end.code == _INTERRUPTED:
+        if end.code == _INTERRUPTED and not isinstance(end, Stopped):
             typer.echo("interrupted; nothing was changed", err=True)
         raise
 

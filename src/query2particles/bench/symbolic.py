@@ -1,15 +1,9 @@
-"""Speed, as ratios in one run: machines differ and are noisy, a ratio measured side by side is neither.
-
-exact     answers of the fourteen shapes, against plain Python sets; both on all cores, both write every answer out
-sample    drawing and labelling queries, against a plain Python sampler; both on all cores
-import    ten million synthetic triples from TSV to a graph folder, and opening it
-"""
+"""What needs no model: exact answers, drawing queries, import."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -18,86 +12,22 @@ import tempfile
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from query2particles import __version__
+from query2particles.bench.record import Bench, Say
 from query2particles.engine.exact import Batch, exact_answers
 from query2particles.engine.sets import Sets
-from query2particles.errors import UsageError
 from query2particles.graph.edges import Edges, Ints
-from query2particles.graph.folders import ATLAS, open_graph
 from query2particles.graph.graph import Graph
 from query2particles.plain import PlainGraph, plain_answers, plain_one_hop, plain_sample
+from query2particles.provenance import machine
 from query2particles.query.algebra import SHAPES, Query, ground, nickname
-from query2particles.workload.benchmark import read_set
 from query2particles.workload.sample import sample_shape
 
-__all__ = ["Bench", "bench_data", "bench_exact", "bench_import", "bench_sample", "machine"]
-
-Say = Callable[[str], object]
-
-
-def _commit() -> str | None:
-    """The commit of the checkout that this package runs from, if it is one."""
-    done = subprocess.run(
-        ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or None if done.returncode == 0 else None
-
-
-@dataclass
-class Bench:
-    """What a bench measured: figures with their unit in the name, and the ratios that count."""
-
-    bench: str
-    machine: str
-    about: str
-    version: str = __version__
-    commit: str | None = field(default_factory=_commit)
-    seed: int = 0
-    figures: dict[str, float] = field(default_factory=dict)
-    ratios: dict[str, float] = field(default_factory=dict)
-
-    def compare(self, name: str, queries: int, engine_seconds: float, plain_seconds: float) -> None:
-        """Take down what both took for as many queries."""
-        self.figures[f"{name} engine queries/s"] = round(queries / engine_seconds)
-        self.figures[f"{name} plain queries/s"] = round(queries / plain_seconds)
-        self.ratios[name] = round(plain_seconds / engine_seconds, 2)
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def machine() -> str:
-    """The processor and the number of cores, in words."""
-    processor = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-        processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
-    return f"{processor}, {os.cpu_count()} cores, Python {platform.python_version()}"
-
-
-def bench_data(data: Path | None, count: int, say: Say = print) -> tuple[Graph, Batch, int]:
-    """A graph, queries and their cap: FB15k-237 where the data are at hand, otherwise atlas with fresh queries."""
-    if data is not None:
-        folder = data / "FB15k-237"
-        if not folder.is_dir():
-            raise UsageError(f"{data} has no folder FB15k-237: name the folder of benchmark graphs, or none")
-        batch = read_set(folder / "betae-resampled", "test", SHAPES)
-        return open_graph(folder), {shape: ids[:count] for shape, ids in batch.items()}, 120
-    say("no --data: measuring on the small embedded graph, where ratios are lower")
-    graph = open_graph(ATLAS)
-    drawn = {
-        shape: sample_shape(graph, shape, count, split="test", cap=100, allow_fewer=True).ids
-        for shape in SHAPES.values()
-    }
-    return graph, drawn, 100
+__all__ = ["bench_exact", "bench_import", "bench_sample"]
 
 
 def bench_exact(graph: Graph, batch: Batch, say: Say = print) -> Bench:

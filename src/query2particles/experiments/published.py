@@ -1,0 +1,69 @@
+"""What papers print, and our figures in the same columns."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from query2particles.query.algebra import EPFO, NEGATION
+
+__all__ = ["FIGURE_OF", "GROUPS", "Published", "columns_of", "figures_of", "published", "set_of"]
+
+GROUPS: Mapping[str, Sequence[str]] = {"epfo": EPFO, "negation": NEGATION}
+FIGURE_OF = {"betae": "mrr", "q2b": "hits@3"}
+"""What is compared on which query sets."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """One row of a published table: percentages by shape and group of shapes, as far as they were printed."""
+
+    method: str
+    graph: str
+    set: str
+    figure: str
+    source: str
+    values: Mapping[str, float]
+
+
+@lru_cache(maxsize=1)
+def published() -> tuple[Published, ...]:
+    document = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+    return tuple(
+        Published(
+            method,
+            graph,
+            table["set"],
+            table["figure"],
+            table["source"],
+            dict(zip(table["columns"], numbers, strict=False)),  # rows may stop early
+        )
+        for table in document["tables"]
+        for graph, rows in table["rows"].items()
+        for method, numbers in rows.items()
+    )
+
+
+def set_of(result: Mapping[str, Any]) -> str:
+    """Which published set the queries of a result stand for: drawn anew or not, betae or q2b."""
+    return str(result["queries"]).partition("/")[0].removesuffix("-resampled")
+
+
+def columns_of(figures: Mapping[str, float]) -> list[str]:
+    """The columns that a table of these figures has: each group's shapes, then its average."""
+    return [column for group, shapes in GROUPS.items() for column in (*shapes, group) if column in figures]
+
+
+def figures_of(result: Mapping[str, Any], figure: str) -> dict[str, float]:
+    """One figure of a result in all columns; averages only over whole groups."""
+    found = {shape: float(entry[figure]) for shape, entry in result["shapes"].items() if figure in entry}
+    for group, shapes in GROUPS.items():
+        if all(shape in found for shape in shapes):
+            average = result["averages"].get(group, {}).get(figure)
+            found[group] = float(average) if average is not None else round(fmean(found[shape] for shape in shapes), 2)
+    return found

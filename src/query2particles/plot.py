@@ -1,0 +1,54 @@
+"""Pictures from what a run has written down. matplotlib draws them; nothing that trains or measures imports this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import cycle
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from query2particles.files import new_file
+
+__all__ = ["plot_training"]
+
+_GROUPS = {"epfo": ("EPFO", "tab:blue"), "negation": ("negation", "tab:orange")}
+"""The averages that are drawn, what people call them, and their colours."""
+
+
+def plot_training(
+    trace: Iterable[Mapping[str, Any]],
+    target: Path,
+    *,
+    title: str,
+    references: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+) -> None:
+    """The loss and the validation MRR over the updates of a run's trace, as a picture of the target's suffix.
+
+    `references` are what others reach on the same validation queries: by name, the percentages of each average.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import StrMethodFormatter
+
+    lines = list(trace)
+    losses = [(line["update"], line["loss"]) for line in lines if "loss" in line]
+    validations = [(line["update"], line["validation"]) for line in lines if "validation" in line]
+    figure = Figure(figsize=(12, 4.2), layout="constrained")
+    figure.suptitle(title)
+    left, right = figure.subplots(1, 2, sharex=True)
+    left.plot(*zip(*losses, strict=True) if losses else ((), ()), color="tab:gray")
+    left.set(title="Training loss", ylabel="cross-entropy (nats a query)")
+    for group, (name, colour) in _GROUPS.items():
+        points = [(update, found[group]) for update, found in validations if group in found]
+        right.plot(*zip(*points, strict=True) if points else ((), ()), color=colour, marker="o", label=name)
+        for (other, reached), dashes in zip(references.items(), cycle(("--", ":")), strict=False):
+            right.axhline(reached[group], color=colour, linestyle=dashes, linewidth=1, label=f"{name}, {other}")
+    right.set(title="Validation", ylabel="mean reciprocal rank (%)", ylim=(0, None))
+    figure.legend(*right.get_legend_handles_labels(), loc="outside right center", fontsize="small", frameon=False)
+    for axes in (left, right):
+        axes.set(xlabel="updates", xlim=(0, None))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    with new_file(target) as partial:
+        figure.savefig(partial, format=target.suffix[1:], dpi=150)

@@ -1,0 +1,256 @@
+"""Results by name:  recipe ▶ a run folder for each seed ▶ evaluation of the test sets ▶ NAME.json.
+
+Runs are kept and used again: a finished one is only evaluated, an unfinished one goes on where it was saved. Every
+seed's figures are written as soon as they are there, so whatever ends a call, the next one with the same names goes on.
+Names that share a recipe share its runs.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from query2particles.config import Config, configured
+from query2particles.engine.exact import Batch
+from query2particles.errors import RunError, UsageError
+from query2particles.evaluate import Evaluation, evaluate, result
+from query2particles.experiments.published import FIGURE_OF, columns_of, figures_of, published, set_of
+from query2particles.experiments.recipes import Experiment, Recipe, experiment
+from query2particles.files import write_json
+from query2particles.graph.folders import open_graph
+from query2particles.graph.graph import Graph
+from query2particles.provenance import commit, machine
+from query2particles.query.algebra import Query
+from query2particles.run import Run, is_run_folder
+from query2particles.train import Progress, train, validation_set
+from query2particles.workload.labels import Labels
+from query2particles.workload.selection import stored_queries
+
+__all__ = ["Comparison", "Reproduced", "Watch", "compared", "reproduce"]
+
+Labelled = tuple[Batch, Mapping[Query, Labels]]
+
+_TRAINED = "trained.json"
+"""In a run folder: how its training went. A run that has it is finished."""
+
+_PAPER = "Q2P"
+"""The published row that a result stands beside."""
+
+_CAVEATS = {
+    "betae-resampled": "The queries were drawn anew by the published procedure: a few tenths say nothing.",
+    "q2b": "The published row cannot be taken for a clean result, and its Hit@3 may count a query by its best hard "
+    "answer (best_hits@3) where ours is the mean over all of them: see docs/evaluation.md.",
+}
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who hears what goes on: in words, and how far training (by updates) and evaluation (by queries) are."""
+
+    say: Callable[[str], object] = lambda _: None
+    training: Callable[[int], AbstractContextManager[Callable[[Progress], object]]] = lambda _: nullcontext(_nothing)
+    evaluation: Callable[[str, int], AbstractContextManager[Callable[[int], object]]] = lambda *_: nullcontext(_nothing)
+
+
+def _nothing(_: object) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """The results that are there; with the signal that ended the work early, those of the seeds so far."""
+
+    documents: tuple[dict[str, Any], ...]
+    signal: int | None = None
+
+
+@dataclass(frozen=True)
+class _Training:
+    """How the training of one seed went; `signal` is what ended it early."""
+
+    seconds: float
+    gpu_memory: int
+    updates: int
+    best_update: int
+    machine: str
+    commit: str | None
+    signal: int | None = None
+
+
+def reproduce(
+    names: Sequence[str],
+    *,
+    data: Path | None,
+    out: Path = Path("benchmarks/results"),
+    runs: Path = Path("runs"),
+    seeds: Sequence[int] = (0, 1, 2),
+    device: torch.device | str = "cpu",
+    settings: Sequence[str] = (),
+    watch: Watch | None = None,
+) -> Reproduced:
+    """Make the results of these names; each is in `out` as NAME.json."""
+    wanted = [experiment(name) for name in dict.fromkeys(names)]
+    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise UsageError("name each seed once, at least one: --seeds 0,1,2")
+    if data is None:
+        raise UsageError("name the folder of the benchmark graphs: --data DIR, or set Q2P_DATA")
+    for one in wanted:
+        _check_folders(one, data)
+    documents: dict[str, dict[str, Any]] = {}
+    for recipe in dict.fromkeys(one.recipe.name for one in wanted):
+        sharing = [one for one in wanted if one.recipe.name == recipe]
+        series = _Series(sharing[0].recipe, data, runs, torch.device(device), settings, watch or Watch())
+        found: dict[str, list[Evaluation]] = {one.name: [] for one in sharing}
+        trainings: list[_Training] = []
+        for number, seed in enumerate(seeds, start=1):
+            run, training = series.trained(seed)
+            if training.signal is not None:
+                return Reproduced(tuple(documents.values()), training.signal)
+            trainings.append(training)
+            for one in sharing:
+                found[one.name].append(series.evaluated(run, one))
+                documents[one.name] = series.document(one, found[one.name], seeds[:number], trainings)
+                write_json(out / f"{one.name}.json", documents[one.name])
+    return Reproduced(tuple(documents[one.name] for one in wanted))
+
+
+def _check_folders(one: Experiment, data: Path) -> None:
+    """Before any work: what it needs is there."""
+    for folder in ("", one.recipe.validation, one.queries):
+        if not (data / one.recipe.graph / folder).is_dir():
+            raise UsageError(
+                f"{one.name} needs {Path(one.recipe.graph, folder)}, which {data} does not have; "
+                "name the folder of the benchmark graphs (--data, or Q2P_DATA)"
+            )
+
+
+class _Series:
+    """The runs of one recipe, one for each seed."""
+
+    def __init__(
+        self, recipe: Recipe, data: Path, runs: Path, device: torch.device, settings: Sequence[str], watch: Watch
+    ) -> None:
+        self._recipe, self._runs, self._device, self._watch = recipe, runs, device, watch
+        self._folder = data / recipe.graph
+        validation = f"validation={(self._folder / recipe.validation).resolve()}"
+        self._config = configured(recipe.config, None, [*settings, validation])
+        if self._config.training.all_edges:
+            raise UsageError("all_edges trains on the test facts: what is measured then is no result")
+        self._graph: Graph = open_graph(self._folder)
+        self._validation: Labelled | None = None
+        self._queries: dict[str, Labelled] = {}
+
+    def trained(self, seed: int) -> tuple[Run, _Training]:
+        """The run of a seed, finished unless a signal ended it."""
+        run = self._run(seed)
+        record = run.folder / _TRAINED
+        if record.is_file():
+            try:
+                return run, _Training(**json.loads(record.read_text("utf-8")))
+            except (ValueError, TypeError) as error:
+                raise RunError(f"{record} cannot be read; remove it, and call again: the run is looked at") from error
+        how = self._train(run, seed)
+        if how.signal is None:
+            write_json(record, asdict(how))
+        return run, how
+
+    def _run(self, seed: int) -> Run:
+        folder = self._runs / self._recipe.name / f"seed-{seed}"
+        config = replace(self._config, training=replace(self._config.training, seed=seed))
+        if not is_run_folder(folder):
+            return Run.create(folder, config, self._graph, str(self._folder))
+        run = Run.open(folder)
+        run.check(self._graph)
+        if self._portable(run.config) != self._portable(config):
+            raise UsageError(
+                f"{folder} was trained with other settings; name another folder of runs (--runs), or remove it"
+            )
+        return run.with_config(config)  # the data may have moved
+
+    def _train(self, run: Run, seed: int) -> _Training:
+        updates = run.config.training.updates
+        self._watch.say(f"{self._recipe.name}, seed {seed}: {updates:,} updates, {run.folder}")
+        if self._validation is None:
+            self._validation = validation_set(self._graph, run.config.training)
+        gc.collect()  # what an earlier run has left on the GPU would count as memory of this one
+        with self._watch.training(updates) as report:
+            how = train(run, self._graph, device=self._device, validation=self._validation, on_progress=report)
+        best = f"; the best after {how.best_update:,}: validation MRR {how.best_mrr:.2f}" if how.best_mrr else ""
+        self._watch.say(f"{how.update:,} updates in {how.seconds:,.0f} s{best}")
+        seconds, where = round(how.seconds, 2), machine(self._device.type)
+        return _Training(seconds, how.gpu_memory, how.update, how.best_update, where, commit(), how.signal)
+
+    def evaluated(self, run: Run, one: Experiment) -> Evaluation:
+        """The figures of a run's best weights on all test queries."""
+        if one.queries not in self._queries:
+            self._watch.say(f"labelling {one.queries}/test")
+            self._queries[one.queries] = stored_queries(self._graph, self._folder / one.queries, "test")
+        batch, labels = self._queries[one.queries]
+        with self._watch.evaluation(f"evaluating {one.queries}/test", sum(map(len, batch.values()))) as advance:
+            model = run.model(self._graph, self._device)
+            return evaluate(model, batch, labels, unions=run.config.training.unions, progress=advance)
+
+    def document(
+        self, one: Experiment, found: Sequence[Evaluation], seeds: Sequence[int], trainings: Sequence[_Training]
+    ) -> dict[str, Any]:
+        """The result file of the seeds so far."""
+        config = self._portable(self._config).as_json()
+        del config["training"]["seed"]
+        return result(
+            found,
+            name=one.name,
+            method=self._config.method,
+            graph=self._recipe.graph,
+            queries=f"{one.queries}/test",
+            seeds=seeds,
+            config=config,
+            commit=commit(),
+            machine=trainings[-1].machine,
+            train_seconds=fmean(how.seconds for how in trainings),
+            gpu_memory_gib=max(how.gpu_memory for how in trainings) / 2**30,
+        )
+
+    def _portable(self, config: Config) -> Config:
+        """The settings without where the data lie on this machine, and for all seeds alike."""
+        return replace(config, training=replace(config.training, validation=self._recipe.validation, seed=0))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A result beside the paper's: rows of cells under `columns`, and what they say in words."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: str
+
+
+def compared(document: Mapping[str, Any]) -> Comparison:
+    """The figures of a result, those of the paper where it has some, and what lies above and what below."""
+    kind = set_of(document)
+    figure = FIGURE_OF[kind]
+    ours = figures_of(document, figure)
+    columns = columns_of(ours)
+    paper = next(
+        (row.values for row in published() if (row.method, row.graph, row.set) == (_PAPER, document["graph"], kind)), {}
+    )
+    differences = {column: round(ours[column] - paper[column], 2) for column in columns if column in paper}
+    rows = [
+        ("here", *(f"{ours[column]:.2f}" for column in columns)),
+        ("the paper", *(f"{paper[column]:.1f}" if column in paper else "" for column in columns)),
+        ("difference", *(f"{differences[column]:+.2f}" if column in differences else "" for column in columns)),
+    ]
+    above, below = ([column for column in differences if sign * differences[column] > 0] for sign in (1, -1))
+    words = [f"Above the paper: {', '.join(above) or 'none'}. Below it: {', '.join(below) or 'none'}."]
+    words += [text for name, text in _CAVEATS.items() if document["queries"] == f"{name}/test"]
+    seeds = ", ".join(map(str, document["seeds"]))
+    title = f"{document['name']}: {figure} in percent on {document['queries']}, mean over seeds {seeds}"
+    return Comparison(title, ("", *columns), tuple(rows), " ".join(words))

@@ -1,0 +1,287 @@
+"""`q2p train` and `q2p evaluate` as a person uses them: real processes, exit codes, signals, messages."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from processes import ENVIRONMENT, q2p, q2p_json, start
+from query2particles.cli import app
+from query2particles.errors import RunError, SamplingError, UsageError, WorkloadError
+from query2particles.query.algebra import SHAPES
+from query2particles.run import Run
+from worlds import named_graph, random_graph
+
+SETTINGS = {
+    "dimension": 8,
+    "batch": 32,
+    "updates": 150,
+    "validate_every": 1000,
+    "validation_queries": 3,
+    "warm_up": 3,
+    "schedule": "constant",
+    "mix": "1p:2,2i:1,2in:1",
+}
+
+
+def settings(**changes: object) -> list[str]:
+    return [word for key, value in {**SETTINGS, **changes}.items() for word in ("--set", f"{key}={value}")]
+
+
+class Call:
+    """Calls a command inside this process, where errors stay exceptions, and keeps what it printed."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        self.stdout = self.stderr = ""
+
+    def __call__(self, *arguments: str | Path) -> None:
+        app(list(map(str, arguments)), standalone_mode=False)
+        self.stdout, self.stderr = self._capsys.readouterr()
+
+    def json(self, *arguments: str | Path) -> Any:
+        self(*arguments, "--json")
+        return json.loads(self.stdout)
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    torch.set_num_threads(1)
+    return Call(capsys)
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("graphs") / "graph"
+    random_graph(3, entities=40, relations=3, facts=400).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(graph: Path) -> Path:
+    """A short training, left alone."""
+    folder = graph.parent / "run"
+    shown = q2p("train", graph, "--out", folder, "--seed", "5", *settings())
+    assert "│     150 │" in shown.stdout
+    assert "update 150 of 150 · loss " in shown.stderr
+    assert f"Next:  q2p evaluate {folder}" in shown.stderr
+    return folder
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    return all(
+        {key: tensor.numpy().tobytes() for key, tensor in load_file(one / name).items()}
+        == {key: tensor.numpy().tobytes() for key, tensor in load_file(other / name).items()}
+        for name in ("best.safetensors", "last.safetensors")
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_says_how_to_go_on(
+    tmp_path: Path, graph: Path, run: Path, number: signal.Signals, code: int
+) -> None:
+    folder = tmp_path / "run"
+    with start("train", graph, "--out", folder, "--seed", "5", *settings()) as process:
+        trace = folder / "trace.jsonl"
+        until = time.monotonic() + 60
+        while not (trace.exists() and trace.stat().st_size) and time.monotonic() < until:
+            time.sleep(0.01)
+        process.send_signal(number)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == code, told
+    assert f"Stopped by {number.name} after update " in told
+    assert f"Go on with:  q2p train --resume {folder}" in told
+    assert "nothing was changed" not in told
+    stopped_after = Run.open(folder).read_trace()[-1]["update"]
+    assert 10 < stopped_after < 150
+    with safe_open(folder / "last.safetensors", framework="pt") as file:
+        assert json.loads(file.metadata()["about"])["state"]["update"] == stopped_after
+    done = q2p_json("train", "--resume", folder)
+    assert (done["update"], done["interrupted"]) == (150, False)
+    assert same_weights(folder, run)
+
+
+def test_a_finished_run_has_nothing_to_resume(run: Path, call: Call) -> None:
+    before = load_file(run / "last.safetensors")
+    done = call.json("train", "--resume", run)
+    assert (done["update"], done["updates"], done["run"]) == (150, 150, str(run))
+    assert set(done["validation"]) == {"epfo", "negation", "all"}
+    assert all((load_file(run / "last.safetensors")[key] == tensor).all() for key, tensor in before.items())
+
+
+def test_options_and_files_of_settings(tmp_path: Path, graph: Path, call: Call) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("[model]\ndimension = 4\n[training]\nupdates = 3\nbatch = 16\nseed = 3\nmix = {1p = 1}\n")
+    words = ["--config", str(file), "--set", "updates=2", "--preset", "paper", "--unions", "dnf", "--seed", "9"]
+    told = call.json("train", graph, "--out", tmp_path / "run", "--device", "cpu", "--all-edges", *words)
+    assert (told["update"], told["validation"], told["best_update"]) == (2, None, 2)
+    config = Run.open(tmp_path / "run").config
+    assert (config.preset, config.model.dimension, config.training.updates, config.training.batch) == (
+        "paper",
+        4,
+        2,
+        16,
+    )
+    assert (config.training.seed, config.training.unions, config.training.all_edges) == (9, "dnf", True)
+    call("evaluate", tmp_path / "run", "--shapes", "1p", "--limit", "3")
+    assert "was trained on all facts" in call.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("train", "name a GRAPH and the run folder"),
+        ("train GRAPH", "name a GRAPH and the run folder"),
+        ("train GRAPH --out RUN", "not empty: resume it with q2p train --resume "),
+        ("train --resume RUN --seed 3 --out NEW", "leave out --out, --seed"),
+        ("train --resume RUN --set rate=3", "only updates can be set anew"),
+        ("train --resume NEW", "there is no run folder"),
+        ("train GRAPH --out NEW --set dimensions=3", "did you mean dimension"),
+        ("train GRAPH --out NEW --preset papers", "has no preset 'papers'"),
+        ("train GRAPH --out NEW --method gqe", "no method 'gqe'"),
+        ("train GRAPH --out NEW --set workload=nowhere", "there is no folder 'nowhere'"),
+        ("evaluate GRAPH", r"only what learns nothing can be evaluated \(--method frequent-tails or"),
+        ("evaluate RUN --queries NEW", "there is no folder of queries"),
+    ],
+)
+def test_calls_that_are_wrong(tmp_path: Path, graph: Path, run: Path, call: Call, words: str, message: str) -> None:
+    places = {"GRAPH": graph, "RUN": run, "NEW": tmp_path / "new"}
+    with pytest.raises(UsageError, match=message):
+        call(*(places.get(word, word) for word in words.split()))
+    assert not (tmp_path / "new").exists()
+
+
+def test_without_a_gpu_cuda_is_refused(tmp_path: Path, graph: Path, call: Call) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(UsageError, match="no CUDA device"):
+        call("train", graph, "--out", tmp_path / "x", "--device", "cuda")
+
+
+def test_tensorboard(tmp_path: Path, graph: Path, call: Call) -> None:
+    """Where it is not installed, the message says how; where it is, scalars are written."""
+    words: list[str | Path] = ["train", graph, "--out", tmp_path / "run", "--tensorboard", *settings(updates=10)]
+    if find_spec("tensorboard") is None:
+        with pytest.raises(UsageError, match=r"pip install 'query2particles\[tensorboard\]'"):
+            call(*words)
+        assert not (tmp_path / "run").exists()
+    else:
+        call(*words)
+        assert list((tmp_path / "run" / "tensorboard").iterdir())
+
+
+def test_a_full_disk(tmp_path: Path, graph: Path) -> None:
+    script = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
+        "from query2particles.cli import main; main()"
+    )
+    words = ["train", str(graph), "--out", str(tmp_path / "run"), *settings(updates=10)]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words], capture_output=True, text=True, check=False, env=ENVIRONMENT
+    )
+    assert done.returncode == 1
+    assert "last.safetensors could not be written" in done.stderr
+    assert f"q2p train --resume {tmp_path / 'run'}" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert q2p_json("train", "--resume", tmp_path / "run")["update"] == 10  # there is room again
+
+
+def test_damages_are_one_clear_message(tmp_path: Path, run: Path, call: Call) -> None:
+    damaged = tmp_path / "run"
+    shutil.copytree(run, damaged)
+    (damaged / "last.safetensors").write_bytes(b"garbage")
+    assert "error: " in (told := q2p("train", "--resume", damaged, code=1).stderr)
+    assert "last.safetensors cannot be read" in told
+    call("evaluate", damaged, "--limit", "3")  # the best weights are whole
+    (damaged / "best.safetensors").write_bytes((run / "best.safetensors").read_bytes()[:500])
+    with pytest.raises(RunError, match=r"best\.safetensors cannot be read"):
+        call("evaluate", damaged)
+    (damaged / "config.json").write_text('{"format": 1, "graph": 5, "config": []}')
+    with pytest.raises(RunError, match=r"config\.json cannot be read"):
+        call("evaluate", damaged)
+    with pytest.raises(RunError, match="it has no config"):
+        call("train", "--resume", tmp_path)
+
+
+def test_evaluation_in_the_form_of_a_result(tmp_path: Path, run: Path, call: Call) -> None:
+    told = call.json("evaluate", run, "--limit", "5", "--out", tmp_path / "result.json")
+    assert json.loads((tmp_path / "result.json").read_text()) == told
+    assert told["name"] == "random-3-drawn-q2p"
+    assert (told["method"], told["graph"], told["queries"]) == ("q2p", "random-3", "drawn/test, 5 a shape, seed 0")
+    assert told["seeds"] == [5]
+    assert told["config"]["model"]["dimension"] == 8
+    assert told["train_seconds"] > 0
+    assert list(told["shapes"]) == list(SHAPES)
+    assert all(figures["queries"] == 5 for figures in told["shapes"].values())
+    assert set(told["averages"]) == {"epfo", "negation", "all"}
+    call("evaluate", run, "--limit", "5", "--split", "test", "--seed", "0")
+    shown = call.stdout
+    for name, figures in told["shapes"].items():
+        assert f"│ {name} " in shown
+        assert f"{figures['mrr']:.2f}" in shown
+    assert f"{told['averages']['epfo']['mrr']:.2f}" in shown
+    assert "EPFO (mean)" in shown
+
+
+def test_queries_of_a_folder_and_shapes_and_unions(tmp_path: Path, graph: Path, run: Path, call: Call) -> None:
+    queries = tmp_path / "queries"
+    call("sample", graph, "--shapes", "2u,up,2in", "--count", "8", "--split", "valid", "--out", queries)
+    words = ("evaluate", run, "--queries", queries, "--split", "valid")
+    told = {unions: call.json(*words, "--unions", unions) for unions in ("native", "dnf", "de-morgan")}
+    for unions, one in told.items():
+        assert one["queries"] == "queries/valid"
+        assert one["config"]["training"]["unions"] == unions
+        assert {name: figures["queries"] for name, figures in one["shapes"].items()} == {"2u": 8, "up": 8, "2in": 8}
+    assert told["native"]["shapes"]["2in"] == told["dnf"]["shapes"]["2in"]
+    assert told["native"]["shapes"]["up"] != told["de-morgan"]["shapes"]["up"]
+    few = call.json(*words, "--shapes", "2u", "--limit", "3")
+    assert {name: figures["queries"] for name, figures in few["shapes"].items()} == {"2u": 3}
+    with pytest.raises(WorkloadError, match="has no valid queries of 3p"):
+        call(*words, "--shapes", "3p")
+    with pytest.raises(WorkloadError, match="has no test queries"):
+        call("evaluate", run, "--queries", queries)
+
+
+@pytest.mark.parametrize("method", ["frequent-tails", "relax-and-count"])
+def test_baselines_on_a_graph_and_on_the_graph_of_a_run(graph: Path, run: Path, call: Call, method: str) -> None:
+    words = ("--method", method, "--limit", "5", "--shapes", "1p,2i")
+    told = call.json("evaluate", graph, *words)
+    assert (told["method"], told["config"], told["train_seconds"]) == (method, {"unions": "native"}, 0)
+    assert told["shapes"] == call.json("evaluate", run, *words)["shapes"]
+
+
+def test_a_graph_that_has_moved_and_one_that_is_another(tmp_path: Path, graph: Path, run: Path, call: Call) -> None:
+    moved = tmp_path / "moved"
+    shutil.copytree(graph, moved)
+    words = ("evaluate", run, "--shapes", "1p", "--limit", "3")
+    assert call.json(*words, "--graph", moved)["shapes"] == call.json(*words)["shapes"]
+    assert call.json("train", moved, "--resume", run)["update"] == 150
+    with pytest.raises(RunError, match="was trained on another graph"):
+        call(*words, "--graph", "atlas")
+    with pytest.raises(RunError, match="was trained on another graph"):
+        call("train", "atlas", "--resume", run)
+
+
+def test_a_graph_without_test_facts(tmp_path: Path, call: Call) -> None:
+    named_graph().save(tmp_path / "named")
+    with pytest.raises(SamplingError, match="has no test facts"):
+        call("evaluate", tmp_path / "named", "--method", "frequent-tails")
+
+
+@pytest.mark.benchmark
+def test_a_benchmark_folder_brings_its_own_queries(data: Path, call: Call) -> None:
+    words = ("evaluate", data / "NELL", "--method", "frequent-tails", "--shapes", "1p,2u", "--limit", "20")
+    assert call.json(*words)["queries"] == "betae/test"
+    assert call.json(*words, "--split", "valid")["queries"] == "betae-resampled/valid"

@@ -1,0 +1,149 @@
+"""Pages from result files: every figure in its cell, what is missing named, what is broken refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from query2particles.errors import UsageError
+from query2particles.experiments.published import GROUPS, figures_of, published
+from query2particles.query.algebra import EPFO, NEGATION
+from query2particles.report import results_page, speed_page, write_report
+
+ROOT = Path(__file__).parent.parent
+
+
+def document(
+    name: str = "nell-betae-q2p", queries: str = "betae/test", shapes: tuple[str, ...] = EPFO
+) -> dict[str, Any]:
+    """A result whose figures tell where they stand: 1.0 for the first shape, 2.0 for the second …"""
+    entries = {
+        shape: {"queries": 10, "mrr": float(number), "hits@3": 10.0 + number, "best_hits@3": 20.0 + number}
+        for number, shape in enumerate(shapes, start=1)
+    }
+    averages = {"epfo": {"mrr": 77.77, "hits@3": 66.66}, "negation": {"mrr": 55.55} if NEGATION[0] in shapes else {}}
+    return {
+        "name": name,
+        "method": "q2p",
+        "graph": "NELL",
+        "queries": queries,
+        "seeds": [0, 1],
+        "config": {},
+        "commit": "0123456789abcdef",
+        "machine": "a machine",
+        "train_seconds": 1234.5,
+        "gpu_memory_gib": 2.5,
+        "shapes": entries,
+        "averages": averages,
+        "per_seed": [],
+    }
+
+
+def write(folder: Path, one: dict[str, Any]) -> None:
+    (folder / f"{one['name']}.json").write_text(json.dumps(one), "utf-8")
+
+
+def row(page: str, start: str) -> list[str]:
+    """The cells of the one row that begins so."""
+    (found,) = [line for line in page.splitlines() if line.startswith(f"| {start} |")]
+    return [cell.strip() for cell in found.strip("|").split("|")][1:]
+
+
+def section(page: str, heading: str) -> str:
+    return page.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+
+
+def test_figures_stand_in_their_columns(tmp_path: Path) -> None:
+    write(tmp_path, document(shapes=EPFO + NEGATION))
+    nell = section(results_page(tmp_path), "NELL, betae")
+    assert row(nell, "") == [*EPFO, "epfo", *NEGATION, "negation"]
+    expected = [f"{number:.2f}" for number in range(1, 15)]
+    assert row(nell, "`nell-betae-q2p`") == [*expected[:9], "77.77", *expected[9:], "55.55"]
+    assert row(nell, "BetaE [1]")[:3] == ["53.0", "13.0", "11.4"]
+    assert row(nell, "GQE [1]")[-6:] == [""] * 6
+    assert "q2p reproduce nell-betae-q2p-paper" in nell
+    assert "`q2p reproduce nell-betae-q2p`" not in nell
+
+
+def test_both_kinds_of_hits_have_a_row(tmp_path: Path) -> None:
+    write(tmp_path, document("nell-q2b-q2p", "q2b/test"))
+    nell = section(results_page(tmp_path), "NELL, q2b")
+    assert row(nell, "`nell-q2b-q2p`") == [*(f"{10 + number:.2f}" for number in range(1, 10)), "66.66"]
+    assert row(nell, "… best_hits@3") == [*(f"{20 + number:.2f}" for number in range(1, 10)), "25.00"]
+    assert row(nell, "Q2P [1]")[5:7] == ["47.0", "38.0"]  # pi before ip, other than in the paper's table
+
+
+def test_where_a_number_comes_from(tmp_path: Path) -> None:
+    write(tmp_path, document())
+    (line,) = [line for line in results_page(tmp_path).splitlines() if line.startswith("- [`nell-betae-q2p`]")]
+    for words in ("results/nell-betae-q2p.json", "seeds 0, 1", "1,234 s", "2.50 GiB", "a machine", "0123456789ab"):
+        assert words in line
+
+
+def test_an_average_needs_its_whole_group() -> None:
+    assert "epfo" not in figures_of(document(shapes=EPFO[:8]), "mrr")
+    assert figures_of(document(), "best_hits@3")["epfo"] == 25.0
+
+
+def test_without_results_the_page_says_what_makes_them(tmp_path: Path) -> None:
+    page = results_page(tmp_path)
+    for name in ("nell-betae-q2p", "fb15k-237-q2b-q2p", "fb15k-betae-q2p-released"):
+        assert f"`q2p reproduce {name}`" in page
+    assert "Where the numbers come from" not in page
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "nothing", '{"queries": "other/test", "shapes": {}, "averages": {}}'])
+def test_a_broken_result_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "nell-betae-q2p.json").write_text(text, "utf-8")
+    with pytest.raises(UsageError, match="make it again"):
+        results_page(tmp_path)
+
+
+def test_a_bench_without_engine_and_plain_is_a_list(tmp_path: Path) -> None:
+    bench = {
+        "about": "cuda, FB15k-237",
+        "machine": "a machine",
+        "version": "0",
+        "seed": 0,
+        "compares": "an update / its own score products",
+        "figures": {"FB15k-237 queries/s": 2100000, "FB15k-237 ms per update": 3.25},
+        "ratios": {"FB15k-237": 3.5},
+    }
+    (tmp_path / "bench-train-cuda.json").write_text(json.dumps(bench), "utf-8")
+    page = speed_page(tmp_path)
+    assert "## Training on a GPU" in page
+    assert row(page, "FB15k-237 queries/s") == ["2,100,000"]
+    assert "| an update / its own score products | ratio |" in page
+    assert row(page, "FB15k-237") == ["3.5"]
+
+
+def test_nothing_is_written_where_a_page_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "bench-exact.json").write_text(
+        (ROOT / "benchmarks/results/bench-exact.json").read_text("utf-8"), "utf-8"
+    )
+    (tmp_path / "nell-betae-q2p.json").write_text("{}", "utf-8")
+    with pytest.raises(UsageError):
+        write_report(tmp_path, tmp_path / "docs")
+    assert not (tmp_path / "docs").exists()
+    (tmp_path / "nell-betae-q2p.json").unlink()
+    assert write_report(tmp_path, tmp_path / "docs") == [tmp_path / "docs/speed.md", tmp_path / "docs/results.md"]
+
+
+def test_the_page_of_results_is_current() -> None:
+    page = (ROOT / "docs" / "results.md").read_text("utf-8")
+    assert page == results_page(ROOT / "benchmarks" / "results"), "run `make docs`"
+
+
+def test_published_averages_are_those_of_their_rows() -> None:
+    """Against slips in copying: the papers round, and three averages of theirs are off by up to a fifth."""
+    whole = 0
+    for one in published():
+        for group, shapes in GROUPS.items():
+            if group in one.values and all(shape in one.values for shape in shapes):
+                whole += 1
+                mean = sum(one.values[shape] for shape in shapes) / len(shapes)
+                assert one.values[group] == pytest.approx(mean, abs=0.19), (one.method, one.graph, group)
+    assert whole == 30

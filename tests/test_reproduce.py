@@ -1,0 +1,289 @@
+"""Results by name: runs are shared, used again and resumed; the file is the evaluation of what was trained."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import query2particles.reproduce as verb
+from processes import q2p
+from query2particles.config import preset
+from query2particles.errors import RunError, UsageError
+from query2particles.evaluate import evaluate
+from query2particles.experiments.recipes import experiment, experiments
+from query2particles.graph.folders import open_graph
+from query2particles.graph.graph import Split
+from query2particles.query.algebra import EPFO, NEGATION
+from query2particles.reproduce import Reproduced, Watch, compared, reproduce
+from query2particles.run import Run
+from query2particles.train import Progress
+from query2particles.workload.benchmark import write_set
+from query2particles.workload.selection import drawn_queries, stored_queries
+from worlds import random_graph
+
+TINY = ("dimension=8", "updates=20", "batch=32", "validate_every=5", "validation_queries=10", "warm_up=2", "rate=0.01")
+BOTH = ("fb15k-237-betae-q2p", "fb15k-237-q2b-q2p")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of benchmark graphs in small: two graphs with query sets of the usual names."""
+    data = tmp_path_factory.mktemp("data")
+    folders: dict[str, dict[str, tuple[Split, ...]]] = {
+        "FB15k-237": {"betae-resampled": ("valid", "test"), "q2b": ("test",)},
+        "NELL": {"betae-resampled": ("valid",), "betae": ("test",), "q2b": ("test",)},
+    }
+    for seed, (name, sets) in enumerate(folders.items()):
+        graph = random_graph(seed, entities=50, relations=3, facts=500)
+        graph.save(data / name)
+        for queries, splits in sets.items():
+            for split in splits:
+                batch, labels = drawn_queries(graph, split, most=20, seed=len(queries))
+                if queries == "q2b":
+                    batch = {shape: batch[shape] for shape in list(batch)[:9]}
+                write_set(data / name / queries, graph, split, batch, labels)
+    return data
+
+
+def made(data: Path, folder: Path, *names: str, **options: Any) -> Reproduced:
+    options = {"seeds": (0, 1), "settings": TINY, **options}
+    return reproduce(names or BOTH[:1], data=data, out=folder / "out", runs=folder / "runs", **options)
+
+
+def stored(folder: Path, name: str = BOTH[0]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "out" / f"{name}.json").read_text("utf-8"))
+    return found
+
+
+def figures(document: dict[str, Any]) -> dict[str, Any]:
+    """What must not depend on when, where and how fast a result was made."""
+    return {key: value for key, value in document.items() if key not in ("train_seconds", "commit", "machine")}
+
+
+def test_sets_share_runs_and_the_file_is_their_evaluation(world: Path, tmp_path: Path) -> None:
+    result = made(world, tmp_path, *BOTH)
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["fb15k-237-q2p"]
+    assert [document["name"] for document in result.documents] == list(BOTH)
+    for document, queries in zip(result.documents, ("betae-resampled", "q2b"), strict=True):
+        assert document == stored(tmp_path, document["name"])
+        assert document["queries"] == f"{queries}/test"
+        assert document["seeds"] == [0, 1]
+        assert document["graph"] == "FB15k-237"
+        assert document["train_seconds"] > 0
+        for number, entry in enumerate(document["per_seed"]):
+            run = Run.open(tmp_path / "runs" / "fb15k-237-q2p" / f"seed-{number}")
+            assert run.config.training.seed == number
+            graph = run.graph()
+            found = evaluate(run.model(graph), *stored_queries(graph, world / "FB15k-237" / queries, "test"))
+            assert entry["mrr"] == {
+                shape: round(100 * one.means["mrr"], 2) for shape, one in found.shapes.items() if one.queries
+            }
+    config = result.documents[0]["config"]
+    assert config["model"]["dimension"] == 8
+    assert config["training"]["validation"] == "betae-resampled"
+    assert "seed" not in config["training"]
+    assert str(world) not in json.dumps(result.documents)
+
+
+def test_a_finished_run_is_used_again(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = made(world, tmp_path, seeds=(0,))
+    moved = tmp_path / "moved"
+    shutil.copytree(world, moved)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("it is trained already")
+
+    monkeypatch.setattr(verb, "train", refuse)
+    again = made(moved, tmp_path, *BOTH, seeds=(0,))
+    assert again.documents[0] == first.documents[0]
+    assert stored(tmp_path, BOTH[1])["seeds"] == [0]
+
+
+def test_a_killed_call_loses_no_seed(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left_alone = made(world, tmp_path / "alone")
+    trained = verb.__dict__["train"]
+
+    def die_at_the_second(run: Run, *given: Any, **options: Any) -> Any:
+        if run.config.training.seed == 1:
+            raise KeyboardInterrupt
+        return trained(run, *given, **options)
+
+    monkeypatch.setattr(verb, "train", die_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        made(world, tmp_path)
+    assert stored(tmp_path)["seeds"] == [0]
+    assert [entry["seed"] for entry in stored(tmp_path)["per_seed"]] == [0]
+    monkeypatch.setattr(verb, "train", trained)
+    made(world, tmp_path)
+    assert figures(stored(tmp_path)) == figures(left_alone.documents[0])
+
+
+def test_a_stopped_call_goes_on(world: Path, tmp_path: Path) -> None:
+    left_alone = made(world, tmp_path / "alone", seeds=(0,))
+
+    @contextmanager
+    def interrupting(updates: int) -> Iterator[Any]:
+        assert updates == 20
+
+        def report(progress: Progress) -> None:
+            if progress.update == 10:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        yield report
+
+    stopped = made(world, tmp_path, seeds=(0,), watch=Watch(training=interrupting))
+    assert stopped == Reproduced((), signal.SIGINT)
+    assert not (tmp_path / "out").exists()
+    assert made(world, tmp_path, seeds=(0,)).signal is None
+    assert figures(stored(tmp_path)) == figures(left_alone.documents[0])
+
+
+def test_what_is_watched(world: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    advanced: list[int] = []
+
+    @contextmanager
+    def bar(what: str, total: int) -> Iterator[Any]:
+        assert what == "evaluating betae-resampled/test"
+        yield advanced.append
+        assert sum(advanced) == total
+
+    made(world, tmp_path, seeds=(0,), watch=Watch(said.append, evaluation=bar))
+    assert said[0].startswith("fb15k-237-q2p, seed 0: 20 updates")
+    assert advanced
+
+
+def test_runs_of_other_settings_are_left_alone(world: Path, tmp_path: Path) -> None:
+    made(world, tmp_path, seeds=(0,))
+    with pytest.raises(UsageError, match="--runs"):
+        made(world, tmp_path, seeds=(0,), settings=[*TINY, "rate=0.02"])
+    (tmp_path / "runs" / "fb15k-237-q2p" / "seed-0" / "trained.json").write_text("{}", "utf-8")
+    with pytest.raises(RunError, match="remove it"):
+        made(world, tmp_path, seeds=(0,))
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "words"),
+    [
+        (["nell-betae-q2"], {}, "did you mean nell-betae-q2p"),
+        (["NELL-betae-q2p"], {}, "did you mean nell-betae-q2p"),
+        (["?"], {}, "--list"),
+        (["fb15k-betae-q2p"], {}, "needs FB15k"),
+        (["nell-betae-q2p"], {"data": None}, "Q2P_DATA"),
+        (["nell-betae-q2p"], {"seeds": ()}, "--seeds"),
+        (["nell-betae-q2p"], {"seeds": (0, 0)}, "--seeds"),
+        (["nell-betae-q2p"], {"seeds": (-1,)}, "--seeds"),
+        (["nell-betae-q2p"], {"settings": ["all_edges=true"]}, "test facts"),
+        (["nell-betae-q2p"], {"settings": ["dimensions=2"]}, "did you mean dimension"),
+    ],
+    ids=str,
+)
+def test_wrong_calls(world: Path, tmp_path: Path, names: list[str], options: dict[str, Any], words: str) -> None:
+    given = {"data": world, "out": tmp_path, "runs": tmp_path / "runs", **options}
+    with pytest.raises(UsageError, match=words):
+        reproduce(names, **given)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_table_of_experiments() -> None:
+    known = experiments()
+    for graph in ("nell", "fb15k", "fb15k-237"):
+        assert {f"{graph}-{queries}-q2p" for queries in ("betae", "q2b")} <= known.keys()
+        default = experiment(f"{graph}-betae-q2p").recipe.config
+        assert default.preset == "default"
+        assert default.model == preset().model  # as it comes: d 400, K 2
+        assert not set(default.training.mix) & {"ip", "pi", "2u", "up"}
+        assert (default.training.union_share, default.training.unions) == (0.0, "native")
+        assert experiment(f"{graph}-betae-q2p-unions").recipe.config.training.union_share == pytest.approx(1 / 3)
+    assert {one.queries for name, one in known.items() if name.startswith("nell-betae")} == {"betae"}
+    assert {one.queries for name, one in known.items() if name.startswith("fb15k-betae")} == {"betae-resampled"}
+    assert {one.recipe.validation for one in known.values()} == {"betae-resampled"}
+    for name, rate, batch in (("paper", 3e-4, 4096), ("released", 7e-4, 3000)):
+        config = experiment(f"nell-betae-q2p-{name}").recipe.config
+        assert config.preset == name
+        assert (config.training.rate, config.training.batch, config.training.smoothing) == (rate, batch, 0.7)
+        assert config.model.dropout == 0.3
+
+
+def document(**mrr: float) -> dict[str, Any]:
+    shapes = {shape: {"queries": 1, "mrr": 50.0, **({"mrr": mrr[shape]} if shape in mrr else {})} for shape in EPFO}
+    shapes |= {shape: {"queries": 1, "mrr": 1.0} for shape in NEGATION}
+    averages = {"epfo": {"mrr": 25.51}, "negation": {"mrr": 5.99}}
+    about = {"name": "nell-betae-q2p", "graph": "NELL", "queries": "betae/test", "seeds": [0, 1, 2]}
+    return {**about, "shapes": shapes, "averages": averages}
+
+
+def test_what_lies_above_the_paper_and_what_below() -> None:
+    found = compared(document(**{"1p": 56.4, "2p": 15.2}))
+    ours, paper, difference = (dict(zip(found.columns[1:], row[1:], strict=True)) for row in found.rows)
+    assert list(ours) == [*EPFO, "epfo", *NEGATION, "negation"]
+    assert (ours["epfo"], paper["epfo"], difference["epfo"]) == ("25.51", "25.5", "+0.01")
+    assert difference["1p"] == "-0.10"
+    above, _, below = found.words.partition("Below it:")
+    assert " epfo" in above
+    assert " 2p" not in found.words  # neither
+    assert " 1p" in below
+    assert " negation" in below
+    assert "seeds 0, 1, 2" in found.title
+
+
+def test_a_set_drawn_anew_says_so() -> None:
+    anew = compared({**document(), "graph": "FB15k", "queries": "betae-resampled/test"})
+    assert "drawn anew" in anew.words
+    assert "drawn anew" not in compared(document()).words
+
+
+def test_the_command(world: Path, tmp_path: Path) -> None:
+    options: list[str | Path] = [
+        "--data",
+        world,
+        "--out",
+        tmp_path / "out",
+        "--runs",
+        tmp_path / "runs",
+        "--device",
+        "cpu",
+    ]
+    options += [word for setting in TINY for word in ("--set", setting)]
+    told = json.loads(q2p("reproduce", "nell-betae-q2p", "--seeds", "3", *options, "--json").stdout)
+    assert told == stored(tmp_path, "nell-betae-q2p")
+    shown = q2p("reproduce", "nell-betae-q2p", "nell-q2b-q2p", "--seeds", "3", *options)
+    assert "the paper" in shown.stdout
+    assert "nell-q2b-q2p: hits@3" in shown.stdout
+    assert "updates" not in shown.stderr  # no second training
+
+
+def test_wrong_commands() -> None:
+    assert "nell-betae-q2p-paper" in q2p("reproduce", "--list").stdout
+    assert "--list" in q2p("reproduce", code=2).stderr
+    assert "whole numbers" in q2p("reproduce", "nell-betae-q2p", "--seeds", "one", code=2).stderr
+
+
+@pytest.mark.benchmark
+def test_on_the_benchmark_graph(data: Path, tmp_path: Path) -> None:
+    """The real graph with some of its queries: after a few updates a model does better than chance."""
+    folder = tmp_path / "data" / "FB15k-237"
+    folder.mkdir(parents=True)
+    for path in (data / "FB15k-237").iterdir():
+        if path.is_file():
+            (folder / path.name).symlink_to(path)
+    graph = open_graph(folder)
+    sets: dict[str, Split] = {"betae-resampled": "valid", "q2b": "test"}
+    for queries, split in sets.items():
+        batch, labels = stored_queries(graph, data / "FB15k-237" / queries, split, most=200)
+        write_set(folder / queries, graph, split, batch, labels)
+    settings = ["dimension=8", "updates=30", "batch=512", "validate_every=30", "validation_queries=50", "warm_up=5"]
+    result = made(tmp_path / "data", tmp_path, BOTH[1], seeds=(0,), settings=[*settings, "rate=0.03"])
+    (found,) = result.documents
+    assert list(found["shapes"]) == list(EPFO)
+    assert all(entry["queries"] == 200 for entry in found["shapes"].values())
+    assert found["averages"]["epfo"]["mrr"] > 0.3  # untrained: 0.07
+    assert found["averages"]["negation"] == {}

@@ -1,0 +1,410 @@
+"""Training: it learns, it repeats itself, it ends in a way that it can be resumed from, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from processes import ENVIRONMENT, TESTS
+from query2particles.config import Config, Training, configured, preset
+from query2particles.errors import (
+    Query2ParticlesError,
+    RunError,
+    SamplingError,
+    TrainingError,
+    UsageError,
+    WorkloadError,
+)
+from query2particles.evaluate import evaluate
+from query2particles.graph.graph import Graph
+from query2particles.graph.vocabulary import Vocabulary
+from query2particles.query.algebra import SHAPES, Complement
+from query2particles.run import Run
+from query2particles.train import Progress, Trained, _out_of_memory, rate_at, train, training_parts, validation_set
+from query2particles.workload.benchmark import write_set
+from query2particles.workload.groundings import Grounding
+from query2particles.workload.labels import label
+from query2particles.workload.sample import sample_shape
+from worlds import random_graph
+
+SMALL = (
+    "dimension=8",
+    "batch=32",
+    "updates=12",
+    "validate_every=4",
+    "validation_queries=3",
+    "warm_up=3",
+    "mix=1p:2,2i:1,2in:1",
+    "dropout=0.2",
+)
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return random_graph(3, entities=40, relations=3, facts=400)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def small(*settings: str, name: str = "default") -> Config:
+    return configured(preset("q2p", name), None, [*SMALL, *settings])
+
+
+def trained(
+    folder: Path,
+    graph: Graph,
+    config: Config,
+    on_progress: Callable[[Progress], object] = lambda _: None,
+) -> tuple[Run, Trained]:
+    run = Run.create(folder, config, graph, "atlas")
+    return run, train(run, graph, on_progress=on_progress)
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """All that two trainings must have in common: weights, moments, random states, and what happened but for speed."""
+    found: dict[str, Any] = {}
+    for name in ("best.safetensors", "last.safetensors"):
+        if not (folder / name).exists():
+            continue
+        with safe_open(folder / name, framework="pt") as file:
+            about = json.loads(file.metadata()["about"])
+        about.get("state", {}).pop("seconds", None)
+        tensors = {key: (tensor.dtype, tensor.numpy().tobytes()) for key, tensor in load_file(folder / name).items()}
+        found[name] = about, tensors
+    timeless = ({**line, "seconds": 0, "queries_per_second": 0} for line in Run.open(folder).read_trace())
+    found["trace"] = list(timeless)
+    return found
+
+
+def cyclic_graph(entities: int = 24) -> Graph:
+    """Two relations that lead from every entity to one other."""
+    heads = np.tile(np.arange(entities), 2)
+    relations = np.repeat([0, 1], entities)
+    tails = (heads + np.where(relations == 0, 1, 5)) % entities
+    return Graph.of(
+        Vocabulary.of([f"e{i}" for i in range(entities)]),
+        Vocabulary.of(["next", "fifth"]),
+        {"train": (heads, relations, tails)},
+        {"name": "cycle"},
+    )
+
+
+def test_a_functional_graph_is_learned(tmp_path: Path) -> None:
+    graph = cyclic_graph()
+    losses: list[float] = []
+    settings = ("dimension=32", "batch=128", "updates=150", "rate=0.01", "warm_up=10", "mix=1p:1,2p:1", "dropout=0")
+    run, how = trained(tmp_path / "run", graph, small(*settings), lambda at: losses.append(at.loss))
+    assert losses[0] > 0.8 * math.log(len(graph.entities))
+    assert losses[-1] < 0.2 * losses[0]
+    assert (how.update, how.best_update, how.best, how.interrupted) == (150, 150, None, False)
+    batch = {
+        shape: sample_shape(graph, shape, 40, split="train", cap=100, allow_fewer=True).ids
+        for shape in (SHAPES["1p"], SHAPES["2p"])
+    }
+    found = evaluate(run.model(graph), batch, label(graph, "train", batch))
+    assert found.shapes["1p"].means["mrr"] > 0.95
+    assert found.shapes["2p"].means["mrr"] > 0.9
+
+
+def test_a_seed_says_everything(tmp_path: Path, graph: Graph) -> None:
+    random_state = torch.get_rng_state()
+    trained(tmp_path / "one", graph, small("seed=5"))
+    assert torch.equal(torch.get_rng_state(), random_state)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(123)
+        trained(tmp_path / "two", graph, small("seed=5"))
+    trained(tmp_path / "three", graph, small("seed=6"))
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    assert contents(tmp_path / "one")["last.safetensors"] != contents(tmp_path / "three")["last.safetensors"]
+
+
+def test_what_a_run_leaves_behind(tmp_path: Path, graph: Graph) -> None:
+    reports: list[Progress] = []
+    run, how = trained(tmp_path / "run", graph, small(), reports.append)
+    validated = [line for line in run.read_trace() if "validation" in line]
+    assert [line["update"] for line in validated] == [4, 8, 12]
+    assert [at.update for at in reports] == [4, 8, 10, 12]
+    assert [at.validation is not None for at in reports] == [True, True, False, True]
+    assert [at.mrr for at in reports] == [validated[i]["validation"]["all"] for i in (0, 1, 1, 2)]
+    best = max(validated, key=lambda line: line["validation"]["all"])
+    assert (how.best_update, how.best, how.best_mrr) == (best["update"], best["validation"], best["validation"]["all"])
+    assert [line["best"] for line in validated] == [
+        line["validation"]["all"] > max((other["validation"]["all"] for other in validated[:number]), default=-1)
+        for number, line in enumerate(validated)
+    ]
+    assert 0 < run.cost()[0] <= how.seconds + 0.01
+    figures = evaluate(run.model(graph), *(validation_set(graph, run.config.training) or ({}, {})))
+    assert round(100 * figures.average("all")["mrr"], 4) == how.best_mrr
+
+
+def test_early_stopping(tmp_path: Path, graph: Graph) -> None:
+    """At a rate of nearly nothing no validation is better than the first."""
+    settings = ("rate=1e-12", "patience=2", "updates=100", "warm_up=0")
+    run, how = trained(tmp_path / "run", graph, small(*settings))
+    assert (how.update, how.best_update, how.interrupted) == (12, 4, False)
+    before = contents(run.folder)
+    again = train(run, graph)
+    assert (again.update, again.seconds) == (12, how.seconds)
+    assert contents(run.folder) == before
+
+
+def test_all_edges_are_trained_on_and_nothing_is_validated(tmp_path: Path, graph: Graph) -> None:
+    run, how = trained(tmp_path / "run", graph, small("all_edges=yes"))
+    assert how.best is None
+    assert how.best_update == 12
+    assert not any("validation" in line for line in run.read_trace())
+    last = load_file(run.folder / "last.safetensors")
+    best = load_file(run.folder / "best.safetensors")
+    assert all(torch.equal(tensor, last[f"model.{name}"]) for name, tensor in best.items())
+    with_less, _ = trained(tmp_path / "less", graph, small())
+    assert not torch.equal(last["model.entities"], load_file(with_less.folder / "last.safetensors")["model.entities"])
+
+
+def test_a_fixed_workload(tmp_path: Path, graph: Graph) -> None:
+    samples = [sample_shape(graph, SHAPES[name], 20, split="train", cap=100) for name in ("1p", "2i")]
+    batch = {sample.shape: sample.ids for sample in samples}
+    write_set(tmp_path / "set", graph, "train", batch, label(graph, "train", batch), about={})
+    folder = f"workload={tmp_path / 'set'}"
+    _, how = trained(tmp_path / "run", graph, small(folder, "mix=1p:1,2i:1", "union_share=0.5"))
+    assert how.update == 12
+    with pytest.raises(SamplingError, match="the workload has no 2in queries"):
+        trained(tmp_path / "more", graph, small(folder))
+    with pytest.raises(UsageError, match="leave out workload or all_edges"):
+        trained(tmp_path / "all", graph, small(folder, "mix=1p:1", "all_edges=1"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(WorkloadError, match="has no train queries"):
+        trained(tmp_path / "nothing", graph, small(f"workload={tmp_path / 'empty'}"))
+
+
+@pytest.mark.parametrize("batch", [1, 7, 64, 1000])
+@pytest.mark.parametrize("share", [0.0, 1 / 3, 1.0])
+def test_a_batch_has_the_shapes_of_the_mix(batch: int, share: float) -> None:
+    training = replace(Training(), batch=batch, union_share=share, inverted_complements=True, smoothing=0.25)
+    parts, terms = training_parts(training)
+    assert sum(part.count for part in parts if part.shape != Complement(SHAPES["1p"])) == batch
+    counts = {part.shape: part.count for part in parts}
+    assert len(counts) == len(parts) == len(terms)
+    assert all(part.count > 0 for part in parts)
+    one_hop = counts.get(SHAPES["1p"], 0) + counts.get(SHAPES["2u"], 0)
+    total = sum(training.mix.values())
+    for name, weight in training.mix.items():
+        count = one_hop if name == "1p" else counts.get(SHAPES[name], 0)
+        assert abs(count - batch * weight / total) < 1
+    assert abs(counts.get(SHAPES["2u"], 0) - share * one_hop) <= 0.5
+    assert counts.get(Complement(SHAPES["1p"]), 0) == one_hop
+    for part, term in zip(parts, terms, strict=True):
+        added = part.shape in (SHAPES["2u"], Complement(SHAPES["1p"]))
+        assert part.grounding == (Grounding.ONE_HOP if added else Grounding.WALK)
+        assert term.sign == (-1 if part.shape == Complement(SHAPES["1p"]) else 1)
+        assert term.smoothing == 0.25
+
+
+def test_without_the_options_a_batch_is_the_mix_alone() -> None:
+    parts, _ = training_parts(replace(Training(), union_share=0.0, inverted_complements=False, mix={"2i": 1.0}))
+    assert [part.shape for part in parts] == [SHAPES["2i"]]
+
+
+def test_rates() -> None:
+    training = replace(Training(), rate=0.5, warm_up=4, updates=24, schedule="constant")
+    rates = [rate_at(update, training) for update in range(24)]
+    assert rates[:5] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
+    assert set(rates[4:]) == {0.5}
+    falling = [rate_at(update, replace(training, schedule="cosine")) for update in range(24)]
+    assert falling[:5] == pytest.approx(rates[:5])
+    assert falling[14] == pytest.approx(0.25)
+    assert falling == sorted(falling[:4]) + sorted(falling[4:], reverse=True)
+    assert 0 < falling[-1] < 0.01
+    assert rate_at(0, replace(training, warm_up=0)) == 0.5
+    assert rate_at(23, replace(training, warm_up=100)) == pytest.approx(0.5 * 24 / 101)
+
+
+def test_validation_queries_of_a_folder_are_evenly_spaced(tmp_path: Path, graph: Graph) -> None:
+    sample = sample_shape(graph, SHAPES["1p"], None, split="valid", cap=100)
+    write_set(tmp_path / "set", graph, "valid", {sample.shape: sample.ids}, {sample.shape: sample.labels}, about={})
+    found = validation_set(graph, replace(Training(), validation=str(tmp_path / "set"), validation_queries=5))
+    assert found is not None
+    stored = [row.tolist() for row in sample.ids]
+    places = [stored.index(row.tolist()) for row in found[0][sample.shape]]
+    assert places[0] == 0
+    assert places[-1] == len(stored) - 1
+    assert max(np.diff(places)) - min(np.diff(places)) <= 1
+    every = validation_set(graph, replace(Training(), validation=str(tmp_path / "set"), validation_queries=10**6))
+    assert every is not None
+    assert every[0][sample.shape].tolist() == sample.ids.tolist()
+
+
+def test_validation_queries_are_drawn_or_there_are_none(graph: Graph) -> None:
+    found = validation_set(graph, replace(Training(), validation_queries=4))
+    assert found is not None
+    assert set(found[0]) == set(SHAPES.values())
+    assert all(len(ids) == 4 and found[1][shape].hard.sizes.all() for shape, ids in found[0].items())
+    assert validation_set(cyclic_graph(), Training()) is None
+
+
+def test_validation_without_a_group_of_shapes(tmp_path: Path, graph: Graph) -> None:
+    sample = sample_shape(graph, SHAPES["2in"], 4, split="valid", cap=100)
+    write_set(tmp_path / "set", graph, "valid", {sample.shape: sample.ids}, {sample.shape: sample.labels}, about={})
+    _, how = trained(tmp_path / "run", graph, small(f"validation={tmp_path / 'set'}"))
+    assert how.best is not None
+    assert set(how.best) == {"negation", "all"}
+
+
+def test_a_loss_that_is_no_number(tmp_path: Path, graph: Graph) -> None:
+    with pytest.raises(TrainingError, match=r"no number after 10 updates; nothing was saved before.*--set rate=3e\+29"):
+        trained(tmp_path / "run", graph, small("rate=1e30", "clip=1e30", "warm_up=0", "validate_every=12"))
+
+
+def test_scores_that_are_no_numbers(tmp_path: Path, graph: Graph) -> None:
+    """The loss of the first update is sound, the weights after it are huge, and so there is nothing to rank."""
+    with pytest.raises(Query2ParticlesError, match=r"scores that are no numbers"):
+        trained(tmp_path / "run", graph, small("rate=1e30", "clip=1e30", "warm_up=0", "validate_every=1"))
+    assert not (tmp_path / "run" / "last.safetensors").exists()
+    assert not (tmp_path / "run" / "best.safetensors").exists()
+
+
+def test_a_loss_that_becomes_no_number_keeps_the_weights_before(tmp_path: Path, graph: Graph) -> None:
+    run, _ = trained(tmp_path / "run", graph, small("schedule=constant"))
+    before = contents(run.folder)
+    tensors = load_file(run.folder / "last.safetensors")
+    with safe_open(run.folder / "last.safetensors", framework="pt") as file:
+        metadata = file.metadata()
+    number = next(name for name in tensors if name.endswith(".exp_avg_sq"))
+    save_file(
+        {**tensors, number: tensors[number] * -1e30}, run.folder / "last.safetensors", metadata
+    )  # its root is NaN
+    longer = run.with_config(configured(run.config, None, ["updates=24"]))
+    with pytest.raises(TrainingError, match=r"keeps the weights of update \d+"):
+        train(longer, graph)
+    assert contents(run.folder)["best.safetensors"] == before["best.safetensors"]
+    assert run.model(graph) is not None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to …"),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."),
+        MemoryError("Unable to allocate 1 GiB"),
+    ],
+)
+def test_out_of_memory_says_what_to_lower(error: Exception) -> None:
+    with pytest.raises(TrainingError, match=r"lower the batch \(--set batch=512\).*dimension"):  # noqa: SIM117
+        with _out_of_memory(replace(Training(), batch=1024)):
+            raise error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("an illegal memory access was encountered"), ValueError("memory")])
+def test_other_errors_stay_what_they_are(error: Exception) -> None:
+    with pytest.raises(type(error), match="memory"), _out_of_memory(Training()):
+        raise error
+
+
+def test_a_batch_beyond_all_memory(tmp_path: Path, graph: Graph) -> None:
+    with pytest.raises(TrainingError, match="lower the batch"):
+        trained(tmp_path / "run", graph, small("batch=10000000000000"))
+
+
+def test_another_graph_is_refused(tmp_path: Path, graph: Graph) -> None:
+    run = Run.create(tmp_path / "run", small(), graph, "atlas")
+    with pytest.raises(RunError, match="another graph"):
+        train(run, random_graph(4, entities=41))
+
+
+def test_two_trainings_in_one_folder(tmp_path: Path, graph: Graph) -> None:
+    run = Run.create(tmp_path / "run", small(), graph, "atlas")
+    with run.held(), pytest.raises(RunError, match="another process is training"):
+        train(run, graph)
+    assert train(run, graph).update == 12
+
+
+def test_training_in_a_thread_leaves_signals_alone(tmp_path: Path, graph: Graph) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(trained(tmp_path / "run", graph, small())[1]))
+    thread.start()
+    thread.join()
+    assert found[0].update == 12
+    trained(tmp_path / "other", graph, small())
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("update", [4, 10])
+def test_a_signal_between_two_reports_saves(tmp_path: Path, graph: Graph, number: int, update: int) -> None:
+    """Wherever it comes, even while a report is made: the next update is the last, and saved."""
+
+    def interrupt(at: Progress) -> None:
+        if at.update == update:
+            os.kill(os.getpid(), number)
+
+    alone, _ = trained(tmp_path / "alone", graph, small())
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
+    try:
+        run, how = trained(tmp_path / "run", graph, small(), interrupt)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert (how.update, how.signal, how.interrupted) == (update + 1, number, True)
+    assert contents(run.folder)["last.safetensors"][0]["state"]["update"] == update + 1
+    again = train(run, graph)
+    assert (again.update, again.interrupted) == (12, False)
+    ours, theirs = contents(run.folder), contents(alone.folder)
+    for name in ("best.safetensors", "last.safetensors"):
+        assert ours[name] == theirs[name]
+    validations = [[line for line in each["trace"] if "validation" in line] for each in (ours, theirs)]
+    assert validations[0] == validations[1]
+
+
+def test_a_prolonged_run_equals_a_long_one(tmp_path: Path, graph: Graph) -> None:
+    short, _ = trained(tmp_path / "short", graph, small("schedule=constant"))
+    train(short.with_config(configured(short.config, None, ["updates=20"])), graph)
+    trained(tmp_path / "long", graph, small("schedule=constant", "updates=20"))
+    assert contents(tmp_path / "short") == contents(tmp_path / "long")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("default", ["dropout=0.2", "union_share=0.3"]),
+        ("paper", ["dropout=0", "patience=2"]),
+        ("released", ["dropout=0.1", "warm_up=3"]),
+    ],
+)
+def test_a_killed_training_ends_as_if_left_alone(tmp_path: Path, name: str, settings: list[str]) -> None:
+    own = [*SMALL[:-1], "updates=24", *settings]
+    done = subprocess.run(
+        [sys.executable, str(TESTS / "killing.py"), str(tmp_path), name, "1", *own],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=ENVIRONMENT,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["kills"] >= 3, "the moments are badly chosen"
+    assert len(set(told["resumed_after"])) >= 2
+    alone, killed = contents(tmp_path / "alone"), contents(tmp_path / "killed")
+    assert killed == alone
+    assert alone["trace"][-1]["update"] > 4
+    names = {path.name for path in (tmp_path / "killed").iterdir()}
+    assert names == {"config.json", "best.safetensors", "last.safetensors", "trace.jsonl", ".lock"}
