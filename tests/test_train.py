@@ -33,7 +33,7 @@ from query2particles.errors import (
 from query2particles.evaluate import evaluate
 from query2particles.graph.graph import Graph
 from query2particles.graph.vocabulary import Vocabulary
-from query2particles.query.algebra import SHAPES, Complement
+from query2particles.query.algebra import SHAPES, Complement, nickname
 from query2particles.run import Run
 from query2particles.train import Progress, Trained, _out_of_memory, rate_at, train, training_parts, validation_set
 from query2particles.workload.benchmark import write_set
@@ -408,3 +408,18 @@ def test_a_killed_training_ends_as_if_left_alone(tmp_path: Path, name: str, sett
     assert alone["trace"][-1]["update"] > 4
     names = {path.name for path in (tmp_path / "killed").iterdir()}
     assert names == {"config.json", "best.safetensors", "last.safetensors", "trace.jsonl", ".lock"}
+
+
+def test_some_one_hop_queries_are_drawn_by_edge() -> None:
+    training = replace(Training(), batch=100, mix={"1p": 1.0, "2i": 1.0}, edge_share=0.4, union_share=0.2)
+    parts, _ = training_parts(training)
+    assert [(nickname(part.shape), part.count, part.grounding) for part in parts] == [
+        ("1p", 20, Grounding.WALK),
+        ("2i", 50, Grounding.WALK),
+        ("1p", 20, Grounding.EDGE),
+        ("2u", 10, Grounding.ONE_HOP),
+    ]
+    everything, _ = training_parts(replace(training, edge_share=1.0, union_share=0.0, mix={"1p": 1.0}))
+    assert [(part.count, part.grounding) for part in everything] == [(100, Grounding.EDGE)]
+    with pytest.raises(UsageError, match="together at most 1"):
+        training_parts(replace(training, union_share=0.7))

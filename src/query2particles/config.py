@@ -54,6 +54,8 @@ class Training:
         }
     )
     """The weight of each shape in a batch."""
+    edge_share: float = 0.0
+    """The share of 1p queries drawn edge by edge, so that those with many answers come more often."""
     union_share: float = 0.0
     """The share of 1p queries that become unions with another 1p query of the batch, their positive unchanged."""
     inverted_complements: bool = False
@@ -263,7 +265,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "dropout": (0, 0.99),
     "batch": (1, math.inf),
     "rate": (0, 1e30),  # beyond, float32 has no such step
-    "decay": (0, 1),
+    "decay": (0, 1_000),
+    "edge_share": (0, 1),
     "updates": (1, math.inf),
     "clip": (1e-9, math.inf),
     "smoothing": (0, 0.99),

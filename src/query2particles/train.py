@@ -190,15 +190,18 @@ def training_parts(training: Training) -> tuple[list[Part], list[LossTerms]]:
         name: round(training.batch * end / total) - round(training.batch * start / total)
         for name, start, end in zip(training.mix, ends[:-1], ends[1:], strict=True)
     }
+    if training.edge_share + training.union_share > 1:
+        raise UsageError("edge_share and union_share are shares of the 1p queries: together at most 1")
     one_hop = counts.get("1p", 0)
-    unions = round(one_hop * training.union_share)
-    if unions:
-        counts["1p"] -= unions
-    parts = [Part(SHAPES[name], count) for name, count in counts.items() if count]
-    every = [terms] * len(parts)
+    by_edge, unions = round(one_hop * training.edge_share), round(one_hop * training.union_share)
+    if one_hop:
+        counts["1p"] -= by_edge + unions
+    parts = [Part(SHAPES[name], count) for name, count in counts.items() if count > 0]
+    if by_edge:
+        parts.append(Part(SHAPES["1p"], by_edge, Grounding.EDGE))
     if unions:
         parts.append(Part(SHAPES["2u"], unions, Grounding.ONE_HOP))
-        every.append(terms)
+    every = [terms] * len(parts)
     if one_hop and training.inverted_complements:
         parts.append(Part(Complement(SHAPES["1p"]), one_hop, Grounding.ONE_HOP))
         every.append(terms._replace(sign=-1.0))

@@ -14,7 +14,7 @@ from query2particles.errors import SamplingError
 if TYPE_CHECKING:
     from query2particles.query.algebra import Query
 
-__all__ = ["data_app"]
+__all__ = ["data_app", "shapes_named"]
 
 data_app = typer.Typer(help="Benchmark folders.", no_args_is_help=True)
 
@@ -111,7 +111,7 @@ def sample(
     from query2particles.workload.sample import sample_shape
 
     opened = open_graph(graph)
-    wanted = _shapes(shapes)
+    wanted = shapes_named(shapes)
     check_addable(out, opened, split_of(split), wanted, replace=replace)
     drawn = []
     with progress_bar("drawing queries", count * len(wanted)) as progress:
@@ -163,7 +163,7 @@ def sample(
         note(f"Saved in {out}. Next:  q2p data check {out} --graph {graph}")
 
 
-def _shapes(text: str) -> list[Query]:
+def shapes_named(text: str) -> list[Query]:
     """Shapes from a comma-separated list; commas inside parentheses belong to a spelled shape."""
     from query2particles.query.algebra import SHAPES, shape_named
 

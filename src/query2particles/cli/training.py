@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from query2particles.cli.queries import _shapes
+from query2particles.cli.queries import shapes_named
 from query2particles.cli.root import Json, Seed, Stopped, app
 from query2particles.errors import UsageError, WorkloadError
 
@@ -318,7 +318,7 @@ def _queries(
     from query2particles.workload.selection import drawn_queries, stored_queries, stored_set
 
     graph = tested.graph
-    wanted = None if shapes == "all" else _shapes(shapes)
+    wanted = None if shapes == "all" else shapes_named(shapes)
     folder = folder or stored_set(Path(tested.graph_folder), split.value)
     if folder is not None:
         with progress_bar("finding the answers", None) as progress:
