@@ -38,9 +38,10 @@ $(TESTS): $(READY)
 demo: setup
 	$(BIN)/q2p demo
 
+# Two processes share two cores, so each has one thread: with more they would wait for each other.
 test: $(TESTS)
 	@test -n "$$Q2P_DATA" || echo "*** Q2P_DATA is not set: the tests that need benchmark data are SKIPPED ***"
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 check: setup
 	$(BIN)/ruff format --check .
@@ -55,6 +56,9 @@ bench: setup
 	$(BIN)/q2p bench exact --out benchmarks/results
 	$(BIN)/q2p bench sample --out benchmarks/results
 	$(BIN)/q2p bench import --out benchmarks/results
+	$(BIN)/q2p bench train --device cpu --out benchmarks/results
+	$(BIN)/q2p bench evaluate --device cpu --out benchmarks/results
+	$(BIN)/q2p bench answer --device cpu --out benchmarks/results
 
 docs: setup
 	$(BIN)/python -m typer query2particles.cli utils docs --name q2p --output docs/commands.md

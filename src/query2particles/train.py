@@ -224,7 +224,7 @@ def validation_set(graph: Graph, training: Training) -> tuple[Batch, Mapping[Que
 
 def _optimiser(model: torch.nn.Module, training: Training, device: torch.device) -> torch.optim.AdamW:
     if device.type != "cuda":
-        return torch.optim.AdamW(model.parameters(), lr=training.rate, weight_decay=training.decay)
+        return torch.optim.AdamW(model.parameters(), lr=training.rate, weight_decay=training.decay, fused=True)
     rate = torch.tensor(training.rate, device=device)  # a captured update reads it anew each time
     return torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=training.decay, fused=True, capturable=True)
 

@@ -121,7 +121,10 @@ def _rows(
     """The losses of a block of queries (n,), from scores (n, w, N'), which become the derivatives by each of them."""
     epsilon, zeta, sign = terms
     best = scores.amax(1)
-    s = best * sign  # (n, N')
+    *others, last = scores.unbind(1)
+    for one in others:
+        torch.eq(one, best, out=one)  # 1 where a particle has the best score
+    s = best.mul_(sign)  # (n, N')
     rows, w = torch.arange(len(s), device=s.device), weights[:, None]
     target = (1 - epsilon) * s[rows, positives] + epsilon * s[:, :entities].mean(1)
     highest = s.amax(1, keepdim=True)
@@ -133,10 +136,9 @@ def _rows(
     slope *= sign * w * (1 + 2 * zeta * excess) / z
     slope[:, :entities] -= sign * epsilon / entities * w
     slope[rows, positives] -= sign * (1 - epsilon) * weights
-    for k in range(scores.shape[1]):  # the slope goes to the particle that won, the first one where several did
-        wins = scores[:, k] == best
-        torch.mul(slope, wins, out=scores[:, k])
-        slope.masked_fill_(wins, 0)
+    for one in others:  # the slope goes to the particle that won, the first one where several did
+        slope -= one.mul_(slope)
+    last.copy_(slope)
     return losses[:, 0], scores
 
 
