@@ -122,6 +122,13 @@ PRESETS: Mapping[str, Mapping[str, Config]] = MappingProxyType(
     {
         "q2p": {
             "default": Config(),
+            "small": Config(
+                preset="small",
+                model=replace(q2p.PRESETS["default"], dimension=64, dropout=0.0),
+                training=Training(
+                    batch=512, updates=1500, rate=1e-2, warm_up=100, validate_every=150, validation_queries=100
+                ),
+            ),
             "paper": Config(preset="paper", model=q2p.PRESETS["paper"], training=_AS_RELEASED),
             "released": Config(
                 preset="released",

@@ -33,7 +33,6 @@ from query2particles.workload.selection import drawn_queries
 __all__ = [
     "PLOT",
     "QUESTIONS",
-    "SETTINGS",
     "Drawn",
     "Guessed",
     "ask_all",
@@ -46,18 +45,6 @@ __all__ = [
     "percentages",
     "train_and_plot",
 ]
-
-SETTINGS = (
-    "dimension=64",
-    "dropout=0",
-    "batch=512",
-    "updates=1000",
-    "rate=0.01",
-    "warm_up=100",
-    "validate_every=100",
-    "validation_queries=100",
-)
-"""What the default preset is changed by, for two minutes on two cores: a small model, a high rate for few updates."""
 
 PLOT = "curve.png"
 """The picture of training in the run folder."""
@@ -161,7 +148,7 @@ def describe(graph: Graph, batch: Batch, labels: Mapping[Query, Labels]) -> Iter
 
 def new_run(folder: Path, graph: Graph, settings: Sequence[str] = ()) -> Run:
     """A run of the demo, with changes to its settings; an earlier one in the same folder gives way, nothing else."""
-    config = replace(configured(preset(), None, [*SETTINGS, *settings]), preset=_PRESET)
+    config = replace(configured(preset(name="small"), None, settings), preset=_PRESET)
     if is_run_folder(folder) and (earlier := Run.open(folder)).config.preset == _PRESET:
         check_replaceable(folder, lambda name: name in _FILES or ".partial-" in name)
         with earlier.held():

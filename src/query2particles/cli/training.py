@@ -79,7 +79,10 @@ def train(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder to make.")] = None,
     method: Annotated[str | None, typer.Option(help="What to train.", show_default="q2p")] = None,
     preset: Annotated[
-        str | None, typer.Option(help="The settings to start from: default, paper or released.", show_default="default")
+        str | None,
+        typer.Option(
+            help="The settings to start from: default, small (for a CPU), paper or released.", show_default="default"
+        ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings.")] = None,
     settings: Annotated[
