@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -13,10 +13,11 @@ from query2particles.answer import predict
 from query2particles.engine.exact import Exact, exact_answers_of
 from query2particles.engine.execute import execute
 from query2particles.engine.plan import compile_shapes
-from query2particles.errors import QueryError
+from query2particles.errors import QueryError, UsageError
 from query2particles.graph.graph import Split
 from query2particles.methods.q2p import Q2P, Settings
 from query2particles.query.algebra import Anchor, Complement, Project, Query, Union, abstract
+from query2particles.query.rewrite import Unions, de_morgan
 from worlds import oracle, queries, random_graph, successors
 
 GRAPH = random_graph(5)
@@ -85,3 +86,20 @@ def test_a_model_in_training_answers_without_dropout_and_stays_in_training() -> 
 def test_ids_that_the_graph_lacks_are_refused() -> None:
     with pytest.raises(QueryError, match="does not have"):
         predict(GRAPH, MODEL, Project(Anchor(ENTITIES), 0))
+
+
+def test_unions_are_answered_as_asked() -> None:
+    """Lifted to the root, the best of the disjuncts counts; by complements, what has no unions."""
+    left, right = Project(Project(Anchor(3), 1), 2), Project(Project(Anchor(4), 0), 2)
+    query = Project(Union((Project(Anchor(3), 1), Project(Anchor(4), 0))), 2)
+    expected = {
+        "native": scores_of(MODEL, query),
+        "dnf": [max(pair) for pair in zip(scores_of(MODEL, left), scores_of(MODEL, right), strict=True)],
+        "de-morgan": scores_of(MODEL, de_morgan(query)),
+    }
+    assert expected["native"] != pytest.approx(expected["de-morgan"], abs=1e-4)
+    for unions in get_args(Unions):
+        found = predict(GRAPH, MODEL, query, k=ENTITIES, unions=unions)
+        assert {one.entity: one.score for one in found} == pytest.approx(dict(enumerate(expected[unions])), abs=1e-4)
+    with pytest.raises(UsageError, match="de-morgan"):
+        predict(GRAPH, MODEL, query, unions="other")  # type: ignore[arg-type]

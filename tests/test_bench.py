@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import query2particles.bench.training as measured
 from processes import q2p
 from query2particles.bench.answering import bench_answer, best_answers
 from query2particles.bench.evaluating import bench_evaluate, plain_mrr
@@ -76,6 +78,26 @@ def test_training_is_set_against_its_products() -> None:
     assert "medians of 3 blocks of 1 updates" in result.about
     assert any("atlas" in line for line in said)
     json.dumps(result.as_json())
+
+
+def test_compilers_start_cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+    seen: list[tuple[str, ...]] = []
+
+    def look(*given: Any) -> Any:
+        folders = tuple(os.environ[name] for name in names)
+        assert not any(Path(folder).exists() and list(Path(folder).iterdir()) for folder in folders)
+        seen.append(folders)
+        return prepare(*given)
+
+    monkeypatch.setattr(measured, "prepare", look)
+    monkeypatch.setenv(names[0], "warm")
+    monkeypatch.delenv(names[1], raising=False)
+    for _ in range(2):
+        bench_train(None, settings=TINY, effort=Effort(1, 1, 1), say=lambda _: None)
+    assert len({folder for folders in seen for folder in folders} - {"warm"}) == 4
+    assert os.environ[names[0]] == "warm"
+    assert names[1] not in os.environ
 
 
 def test_the_plain_evaluator_ranks_as_the_engine_does() -> None:

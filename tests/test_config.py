@@ -210,6 +210,24 @@ def test_only_a_constant_schedule_can_be_prolonged() -> None:
         extended(cosine, ["updates=20"])
 
 
+def test_folders_of_queries_may_have_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    config = configured(preset(), None, ["validation=old"]).with_absolute_paths()
+    assert extended(config, ["validation=new"]).training.validation == str(tmp_path / "new")
+    for setting in ("validation=", "workload=new"):  # other queries, not another place
+        with pytest.raises(UsageError, match=r"only updates can be set anew, and where its folders of queries are"):
+            extended(config, [setting])
+    (tmp_path / "old").rmdir()
+    with pytest.raises(
+        UsageError, match=r"no folder '.*old' of queries.*where it has moved, --set validation=DIR says"
+    ):
+        extended(config, [])
+    with pytest.raises(UsageError, match="there is no folder 'nowhere'"):
+        extended(config, ["validation=nowhere"])
+
+
 def test_paths_are_kept_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "queries").mkdir()

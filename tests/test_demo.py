@@ -92,6 +92,21 @@ def test_guesses_are_news_and_held_out_facts_judge_them(atlas: Graph) -> None:
         assert sum(confirmed for _, confirmed in guessed.guesses) == min(5, guessed.missing)
 
 
+def test_unions_are_answered_as_the_run_says(atlas: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def remember(*_: object, unions: str, **__: object) -> list[object]:
+        asked.append(unions)
+        return []
+
+    monkeypatch.setattr(demo, "predict", remember)
+    monkeypatch.setattr(demo, "evaluate", remember)
+    method = RelaxAndCount(atlas.at("train"))
+    assert len(list(demo.guess_all(atlas, method, k=5, unions="dnf"))) == len(demo.QUESTIONS)
+    demo.compare({"one": method}, {}, {}, unions="dnf")
+    assert asked == ["dnf"] * (len(demo.QUESTIONS) + 1)
+
+
 def test_an_earlier_demo_gives_way(tmp_path: Path, told: dict[str, object], atlas: Graph) -> None:
     out = shutil.copytree(str(told["run"]), tmp_path / "run")
     assert {demo.PLOT, "best.safetensors"} < {path.name for path in out.iterdir()}

@@ -83,6 +83,15 @@ def test_where_a_number_comes_from(tmp_path: Path) -> None:
         assert words in line
 
 
+def test_every_commit_is_named(tmp_path: Path) -> None:
+    commits = f"{'a' * 40}-dirty; {'b' * 40}"
+    write(tmp_path, {**document(), "commit": commits, "evaluation_commit": "c" * 40})
+    page = results_page(tmp_path)
+    assert f"commit {'a' * 12}-dirty and {'b' * 12}, evaluated at {'c' * 12}\n" in page
+    write(tmp_path, {**document(), "commit": None})
+    assert "commit unknown\n" in results_page(tmp_path)
+
+
 def test_an_average_needs_its_whole_group() -> None:
     assert "epfo" not in figures_of(document(shapes=EPFO[:8]), "mrr")
     assert figures_of(document(), "best_hits@3")["epfo"] == 25.0

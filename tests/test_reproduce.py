@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 import query2particles.reproduce as verb
 from processes import q2p
+from query2particles import provenance
 from query2particles.config import preset
 from query2particles.errors import RunError, UsageError
 from query2particles.evaluate import evaluate
@@ -183,6 +185,8 @@ def test_runs_of_other_settings_are_left_alone(world: Path, tmp_path: Path) -> N
         (["nell-betae-q2p"], {"seeds": (-1,)}, "--seeds"),
         (["nell-betae-q2p"], {"settings": ["all_edges=true"]}, "test facts"),
         (["nell-betae-q2p"], {"settings": ["dimensions=2"]}, "did you mean dimension"),
+        (["nell-betae-q2p"], {"settings": [*TINY, "seed=0"]}, "--seeds"),
+        (["nell-betae-q2p"], {"settings": [*TINY, " validation = elsewhere"]}, "validation"),
     ],
     ids=str,
 )
@@ -191,6 +195,104 @@ def test_wrong_calls(world: Path, tmp_path: Path, names: list[str], options: dic
     with pytest.raises(UsageError, match=words):
         reproduce(names, **given)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("folder", ["benchmarks/results", "benchmarks/../benchmarks/results", "elsewhere"])
+def test_other_settings_make_no_official_result(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    """Nor through another spelling of the folder, or a link to it."""
+    monkeypatch.chdir(tmp_path)
+    Path("benchmarks/results").mkdir(parents=True)
+    Path("elsewhere").symlink_to("benchmarks/results")
+    with pytest.raises(UsageError, match="--out"):
+        reproduce(BOTH[:1], data=world, out=Path(folder), seeds=(0,), settings=TINY)
+    with pytest.raises(UsageError, match="--out"):
+        reproduce(BOTH[:1], data=world, seeds=(0,), settings=TINY)
+    assert not list(Path("benchmarks/results").iterdir())
+    assert not Path("runs").exists()
+
+
+def test_no_seed_of_a_result_is_lost(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(world, tmp_path)
+    kept = stored(tmp_path)
+    for fewer in ((0,), (1, 2)):
+        with pytest.raises(UsageError, match=r"seeds? [01].*--out"):
+            made(world, tmp_path, "nell-betae-q2p", BOTH[0], seeds=fewer)
+    assert stored(tmp_path) == kept
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["fb15k-237-q2p"]  # refused before any work
+
+    def die_at_the_third(run: Run, *_: Any, **__: Any) -> Any:
+        assert run.config.training.seed == 2
+        raise KeyboardInterrupt
+
+    trained = verb.__dict__["train"]
+    monkeypatch.setattr(verb, "train", die_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        made(world, tmp_path, seeds=(1, 2, 0))
+    assert stored(tmp_path) == kept  # and not the first seed alone
+    monkeypatch.setattr(verb, "train", trained)
+    made(world, tmp_path, seeds=(1, 2, 0))
+    assert stored(tmp_path)["seeds"] == [1, 2, 0]
+
+
+def test_a_result_of_other_settings_is_replaced(world: Path, tmp_path: Path) -> None:
+    made(world, tmp_path)
+    other = [*TINY, "rate=0.02"]
+    result = reproduce(BOTH[:1], data=world, out=tmp_path / "out", runs=tmp_path / "other", seeds=(0,), settings=other)
+    assert (stored(tmp_path),) == result.documents
+    (tmp_path / "out" / f"{BOTH[0]}.json").write_text("{", "utf-8")
+    made(world, tmp_path, seeds=(0,))
+    assert stored(tmp_path)["seeds"] == [0]
+
+
+def test_the_commit_is_that_of_the_training(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("Q2P_COMMIT", "aaaa")
+    first = made(world, tmp_path, seeds=(0,)).documents[0]
+    assert first["commit"] == "aaaa"
+    assert "evaluation_commit" not in first
+    monkeypatch.setenv("Q2P_COMMIT", "bbbb")
+    again = made(world, tmp_path, seeds=(0,)).documents[0]
+    assert (again["commit"], again["evaluation_commit"]) == ("aaaa", "bbbb")
+    more = made(world, tmp_path).documents[0]
+    assert (more["commit"], more["evaluation_commit"]) == ("aaaa; bbbb", "bbbb")
+
+
+def test_costs_are_those_of_the_whole_training(world: Path, tmp_path: Path) -> None:
+    """The record of a finished run may get lost: looking at it again takes no time and no memory, training did."""
+    made(world, tmp_path, seeds=(0,))
+    run = tmp_path / "runs" / "fb15k-237-q2p" / "seed-0"
+    lines = [json.loads(line) for line in (run / "trace.jsonl").read_text("utf-8").splitlines()]
+    lines[0] |= {"seconds": 1234.5, "gpu_memory_gib": 7.25}
+    (run / "trace.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    for record in (run / "trained.json", None):
+        if record is not None:
+            record.unlink()
+        found = made(world, tmp_path, seeds=(0,)).documents[0]
+        assert (found["train_seconds"], found["gpu_memory_gib"]) == (1234.5, 7.25)
+
+
+def test_a_changed_checkout_is_called_dirty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=A", "-c", "user.email=a@example.org", *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    monkeypatch.delenv("Q2P_COMMIT", raising=False)
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "module.py"))
+    assert provenance.commit() is None
+    git("init")
+    assert provenance.commit() is None  # nothing was committed yet
+    (tmp_path / "module.py").write_text("1", "utf-8")
+    git("add", "module.py")
+    git("commit", "--message", "first")
+    git("tag", "--annotate", "v1", "--message", "a tag is no commit")
+    head = git("rev-parse", "HEAD")
+    (tmp_path / "untracked.txt").write_text("1", "utf-8")
+    assert provenance.commit() == head
+    (tmp_path / "module.py").write_text("2", "utf-8")
+    assert provenance.commit() == f"{head}-dirty"
+    git("add", "module.py")
+    assert provenance.commit() == f"{head}-dirty"
 
 
 def test_the_table_of_experiments() -> None:

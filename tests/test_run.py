@@ -19,11 +19,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from processes import ENVIRONMENT
+from query2particles.checkpoint import State
 from query2particles.config import Config, build, configured, preset
 from query2particles.errors import RunError, UsageError
 from query2particles.graph.graph import Graph
 from query2particles.methods.q2p import Q2P
-from query2particles.run import Run, State
+from query2particles.run import Run
 from worlds import random_graph
 
 ABOUT = {"about": "{}"}
@@ -87,7 +88,7 @@ def test_what_is_saved_comes_back(saved: Run, graph: Graph) -> None:
     loaded = saved.model(graph)
     assert not loaded.training
     assert all(torch.equal(one, two) for one, two in zip(model.parameters(), loaded.parameters(), strict=True))
-    assert saved.device() == "cpu"
+    assert saved.saved() == ("cpu", STATE)
 
 
 def test_torch_random_numbers_come_back(run: Run, graph: Graph) -> None:
@@ -117,7 +118,7 @@ def test_a_run_reads_back_as_it_was(run: Run, config: Config, graph: Graph) -> N
 
 def test_before_anything_is_saved(run: Run, graph: Graph) -> None:
     assert run.restore(*parts(run, graph, 1)) == State()
-    assert run.device() is None
+    assert run.saved() is None
     assert run.read_trace() == []
     assert run.cost() == (0.0, 0.0)
     with pytest.raises(RunError, match="nothing was saved yet"):
@@ -185,6 +186,43 @@ def test_a_run_of_another_graph(saved: Run, tmp_path: Path) -> None:
         other.model(foreign)
 
 
+def test_a_graph_that_is_gone(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "graph").rename(tmp_path / "moved")
+    with pytest.raises(
+        RunError, match=r"the graph of .*/run cannot be opened: .*/graph does not exist.*--graph GRAPH.*GRAPH --resume"
+    ):
+        run.graph()
+    assert run.graph(str(tmp_path / "moved")).fingerprint == run.fingerprint
+    with pytest.raises(UsageError, match="nowhere does not exist"):
+        run.graph("nowhere")
+
+
+def test_the_facts_of_the_graph_are_written_down(run: Run, graph: Graph) -> None:
+    assert run.facts == (graph.facts()["train"], sum(graph.facts().values()))
+    run.check_facts(graph)
+    document = json.loads((run.folder / "config.json").read_text())
+    assert tuple(document["graph"].pop("facts").values()) == run.facts
+    (run.folder / "config.json").write_text(json.dumps(document))
+    older = Run.open(run.folder)  # written before there was such a thing
+    assert older.facts is None
+    older.check_facts(graph)
+    assert Run.open(older.with_config(older.config).folder).facts is None
+    more = random_graph(1, entities=12, relations=2, facts=60)
+    assert more.fingerprint == graph.fingerprint
+    with pytest.raises(RunError, match="has other facts"):
+        run.check_facts(more)
+    run.check(more)
+
+
+def test_a_run_is_removed_as_a_whole_or_not_at_all(saved: Run) -> None:
+    (saved.folder / "mine.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"mine\.txt"):
+        saved.remove()
+    assert (saved.folder / "last.safetensors").exists()
+    saved.remove(also=("mine.txt",))
+    assert list(saved.folder.iterdir()) == []
+
+
 def test_a_run_of_another_version(saved: Run, graph: Graph) -> None:
     document = json.loads((saved.folder / "config.json").read_text())
     (saved.folder / "config.json").write_text(json.dumps({**document, "format": 2, "version": "9.9"}))
@@ -231,7 +269,7 @@ def test_a_checkpoint_that_was_cut(saved: Run, graph: Graph, name: str, cut: int
 def test_a_checkpoint_that_is_none(saved: Run, graph: Graph, content: bytes) -> None:
     for name in ("best.safetensors", "last.safetensors"):
         (saved.folder / name).write_bytes(content)
-    for use in (lambda: saved.model(graph), lambda: saved.restore(*parts(saved, graph, 2)), saved.device):
+    for use in (lambda: saved.model(graph), lambda: saved.restore(*parts(saved, graph, 2)), saved.saved):
         with pytest.raises(RunError, match="cannot be read"):
             use()
 
@@ -242,7 +280,7 @@ def test_a_checkpoint_that_is_none(saved: Run, graph: Graph, content: bytes) -> 
 def test_hostile_metadata(saved: Run, graph: Graph, document: str) -> None:
     for name in ("best.safetensors", "last.safetensors"):
         save_file(load_file(saved.folder / name), saved.folder / name, {"about": document})
-    for use in (lambda: saved.model(graph), lambda: saved.restore(*parts(saved, graph, 2)), saved.device):
+    for use in (lambda: saved.model(graph), lambda: saved.restore(*parts(saved, graph, 2)), saved.saved):
         with pytest.raises(RunError):
             use()
 
@@ -300,11 +338,29 @@ def test_hostile_tensors(
         saved.restore(*parts(saved, graph, 2))
 
 
-def test_a_run_of_another_device(saved: Run, graph: Graph) -> None:
-    _resave(saved, "last.safetensors", about=lambda about: {**about, "device": "cuda"})
-    assert saved.device() == "cuda"
-    with pytest.raises(RunError, match="resume it with --device cuda"):
-        saved.restore(*parts(saved, graph, 2))
+@pytest.mark.parametrize("device", [None, 3, "tpu", ["cuda"]])
+def test_a_save_that_does_not_say_where_it_was_made(saved: Run, graph: Graph, device: Any) -> None:
+    _resave(saved, "last.safetensors", about=lambda about: {**about, "device": device})
+    for use in (saved.saved, lambda: saved.restore(*parts(saved, graph, 2))):
+        with pytest.raises(RunError, match=r"last\.safetensors cannot be read \(it does not say whether"):
+            use()
+    _resave(saved, "last.safetensors", about=lambda about: {key: about[key] for key in about if key != "device"})
+    with pytest.raises(RunError, match=r"last\.safetensors cannot be read \(it does not say whether"):
+        saved.saved()
+
+
+def test_a_run_of_another_device_goes_on_with_other_draws(saved: Run, graph: Graph) -> None:
+    """What a GPU saves, without the GPU: its generators' states are of another kind, all else is the same."""
+    states = {"random.stream": torch.zeros(16, dtype=torch.uint8), "random.cuda": torch.zeros(16, dtype=torch.uint8)}
+    _resave(saved, "last.safetensors", lambda about: {**about, "device": "cuda"}, lambda found: {**found, **states})
+    assert saved.saved() == ("cuda", STATE)
+    model, optimiser, generator = parts(saved, graph, 2)
+    start = generator.get_state()
+    assert saved.restore(model, optimiser, generator) == STATE
+    original = parts(saved, graph, 1)
+    assert all(torch.equal(one, two) for one, two in zip(model.parameters(), original[0].parameters(), strict=True))
+    assert torch.equal(optimiser.state_dict()["state"][1]["exp_avg"], original[1].state_dict()["state"][1]["exp_avg"])
+    assert not torch.equal(generator.get_state(), start), "the first batches would come again"
 
 
 CONFIG_DAMAGES: list[Any] = [
@@ -330,6 +386,9 @@ CONFIG_DAMAGES: list[Any] = [
         "config": {"training": {"batch": 10**400}},
     },
     {"format": 1, "graph": {"folder": "a", "name": "b", "fingerprint": "c"}, "config": {"training": {"mix": [1]}}},
+    {"format": 1, "graph": {"folder": "a", "name": "b", "fingerprint": "c", "facts": 3}, "config": {}},
+    {"format": 1, "graph": {"folder": "a", "name": "b", "fingerprint": "c", "facts": {"train": 3}}, "config": {}},
+    '{"format": 1, "graph": {"folder": "", "name": "", "fingerprint": "", "facts": {"train": Infinity}}, "config": {}}',
     {"format": "\x1b[2J" * 50},
 ]
 

@@ -21,7 +21,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from processes import ENVIRONMENT, TESTS
+from query2particles.checkpoint import State
 from query2particles.config import Config, Training, configured, preset
+from query2particles.endings import diverged
 from query2particles.errors import (
     Query2ParticlesError,
     RunError,
@@ -33,11 +35,10 @@ from query2particles.errors import (
 from query2particles.evaluate import evaluate
 from query2particles.graph.graph import Graph
 from query2particles.graph.vocabulary import Vocabulary
-from query2particles.query.algebra import SHAPES, Complement, nickname
+from query2particles.query.algebra import SHAPES
 from query2particles.run import Run
-from query2particles.train import Progress, Trained, _out_of_memory, rate_at, train, training_parts, validation_set
+from query2particles.train import Progress, Trained, prepare, train, validation_set
 from query2particles.workload.benchmark import write_set
-from query2particles.workload.groundings import Grounding
 from query2particles.workload.labels import label
 from query2particles.workload.sample import sample_shape
 from worlds import random_graph
@@ -194,48 +195,6 @@ def test_a_fixed_workload(tmp_path: Path, graph: Graph) -> None:
         trained(tmp_path / "nothing", graph, small(f"workload={tmp_path / 'empty'}"))
 
 
-@pytest.mark.parametrize("batch", [1, 7, 64, 1000])
-@pytest.mark.parametrize("share", [0.0, 1 / 3, 1.0])
-def test_a_batch_has_the_shapes_of_the_mix(batch: int, share: float) -> None:
-    training = replace(Training(), batch=batch, union_share=share, inverted_complements=True, smoothing=0.25)
-    parts, terms = training_parts(training)
-    assert sum(part.count for part in parts if part.shape != Complement(SHAPES["1p"])) == batch
-    counts = {part.shape: part.count for part in parts}
-    assert len(counts) == len(parts) == len(terms)
-    assert all(part.count > 0 for part in parts)
-    one_hop = counts.get(SHAPES["1p"], 0) + counts.get(SHAPES["2u"], 0)
-    total = sum(training.mix.values())
-    for name, weight in training.mix.items():
-        count = one_hop if name == "1p" else counts.get(SHAPES[name], 0)
-        assert abs(count - batch * weight / total) < 1
-    assert abs(counts.get(SHAPES["2u"], 0) - share * one_hop) <= 0.5
-    assert counts.get(Complement(SHAPES["1p"]), 0) == one_hop
-    for part, term in zip(parts, terms, strict=True):
-        added = part.shape in (SHAPES["2u"], Complement(SHAPES["1p"]))
-        assert part.grounding == (Grounding.ONE_HOP if added else Grounding.WALK)
-        assert term.sign == (-1 if part.shape == Complement(SHAPES["1p"]) else 1)
-        assert term.smoothing == 0.25
-
-
-def test_without_the_options_a_batch_is_the_mix_alone() -> None:
-    parts, _ = training_parts(replace(Training(), union_share=0.0, inverted_complements=False, mix={"2i": 1.0}))
-    assert [part.shape for part in parts] == [SHAPES["2i"]]
-
-
-def test_rates() -> None:
-    training = replace(Training(), rate=0.5, warm_up=4, updates=24, schedule="constant")
-    rates = [rate_at(update, training) for update in range(24)]
-    assert rates[:5] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
-    assert set(rates[4:]) == {0.5}
-    falling = [rate_at(update, replace(training, schedule="cosine")) for update in range(24)]
-    assert falling[:5] == pytest.approx(rates[:5])
-    assert falling[14] == pytest.approx(0.25)
-    assert falling == sorted(falling[:4]) + sorted(falling[4:], reverse=True)
-    assert 0 < falling[-1] < 0.01
-    assert rate_at(0, replace(training, warm_up=0)) == 0.5
-    assert rate_at(23, replace(training, warm_up=100)) == pytest.approx(0.5 * 24 / 101)
-
-
 def test_validation_queries_of_a_folder_are_evenly_spaced(tmp_path: Path, graph: Graph) -> None:
     sample = sample_shape(graph, SHAPES["1p"], None, split="valid", cap=100)
     write_set(tmp_path / "set", graph, "valid", {sample.shape: sample.ids}, {sample.shape: sample.labels}, about={})
@@ -272,6 +231,14 @@ def test_a_loss_that_is_no_number(tmp_path: Path, graph: Graph) -> None:
         trained(tmp_path / "run", graph, small("rate=1e30", "clip=1e30", "warm_up=0", "validate_every=12"))
 
 
+def test_a_loss_that_is_no_number_after_an_interrupt(tmp_path: Path, graph: Graph) -> None:
+    """Nothing was validated, but the interrupt has saved."""
+    run, state = Run.create(tmp_path / "run", small("validate_every=12"), graph, "atlas"), State(update=3)
+    ready = prepare(run.config, graph, torch.device("cpu"))
+    run.save_last(ready.model, ready.optimiser, ready.generator, state)
+    assert "keeps update 3, where it was interrupted" in str(diverged(run, State(update=10)))
+
+
 def test_scores_that_are_no_numbers(tmp_path: Path, graph: Graph) -> None:
     """The loss of the first update is sound, the weights after it are huge, and so there is nothing to rank."""
     with pytest.raises(Query2ParticlesError, match=r"scores that are no numbers"):
@@ -297,30 +264,85 @@ def test_a_loss_that_becomes_no_number_keeps_the_weights_before(tmp_path: Path, 
     assert run.model(graph) is not None
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
-        RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to …"),
-        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."),
-        MemoryError("Unable to allocate 1 GiB"),
-    ],
-)
-def test_out_of_memory_says_what_to_lower(error: Exception) -> None:
-    with pytest.raises(TrainingError, match=r"lower the batch \(--set batch=512\).*dimension"):  # noqa: SIM117
-        with _out_of_memory(replace(Training(), batch=1024)):
-            raise error
-
-
-@pytest.mark.parametrize("error", [RuntimeError("an illegal memory access was encountered"), ValueError("memory")])
-def test_other_errors_stay_what_they_are(error: Exception) -> None:
-    with pytest.raises(type(error), match="memory"), _out_of_memory(Training()):
-        raise error
-
-
 def test_a_batch_beyond_all_memory(tmp_path: Path, graph: Graph) -> None:
-    with pytest.raises(TrainingError, match="lower the batch"):
+    with pytest.raises(TrainingError, match="in training: lower batch"):
         trained(tmp_path / "run", graph, small("batch=10000000000000"))
+
+
+def test_a_validation_beyond_all_memory(tmp_path: Path, graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr("query2particles.train.evaluate", fail)
+    with pytest.raises(TrainingError, match=r"in validation: lower validation_queries \(--set validation_queries=1\)"):
+        trained(tmp_path / "run", graph, small())
+
+
+def notes_of(folder: Path, graph: Graph, config: Config) -> list[str]:
+    told: list[str] = []
+    train(Run.create(folder, config, graph, "atlas"), graph, on_note=told.append)
+    return told
+
+
+def test_what_a_person_should_know_is_said_once(tmp_path: Path, graph: Graph) -> None:
+    assert notes_of(tmp_path / "sound", graph, small("patience=3")) == []
+    one_way = small("mix=1p:1", "batch=8")
+    (told,) = notes_of(tmp_path / "plain", cyclic_graph(), one_way)
+    assert told.startswith("cycle: no validation facts; nothing is validated")
+    _, patience = notes_of(tmp_path / "patient", cyclic_graph(), configured(one_way, None, ["patience=3"]))
+    assert patience.startswith("patience has no effect")
+    (patience,) = notes_of(tmp_path / "all", graph, small("all_edges=1", "patience=3"))
+    assert patience.startswith("patience has no effect")
+    several = notes_of(tmp_path / "several", graph, small("batch=2", "warm_up=20"))
+    assert ["no query of" in several[0], "never gets to" in several[1]] == [True, True]
+    run = Run.open(tmp_path / "several")
+    again: list[str] = []
+    train(run, graph, on_note=again.append)
+    assert again == [], "it was finished"
+
+
+def test_validation_facts_that_yield_no_query(tmp_path: Path, graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("query2particles.train.drawn_queries", lambda *_, **__: ({}, {}))
+    (told,) = notes_of(tmp_path / "run", graph, small())
+    assert "no query could be drawn from its validation facts; nothing is validated" in told
+
+
+def test_a_graph_that_has_grown(tmp_path: Path, graph: Graph) -> None:
+    """The ids are the same: its model can be used there, but its training cannot go on."""
+    run, _ = trained(tmp_path / "run", graph, small("schedule=constant"))
+    more = random_graph(3, entities=40, relations=3, facts=500)
+    assert more.fingerprint == graph.fingerprint
+    longer = run.with_config(configured(run.config, None, ["updates=24"]))
+    with pytest.raises(RunError, match=r"has other facts than when .* began: .* for training, then .*; train anew"):
+        train(longer, more)
+    assert run.model(more) is not None
+    assert train(longer, graph).update == 24
+
+
+def test_a_run_goes_on_without_its_gpu(tmp_path: Path, graph: Graph) -> None:
+    """As if a GPU had saved it: on the CPU it is trained to its end, though not exactly as it would have been."""
+    run, _ = trained(tmp_path / "run", graph, small("schedule=constant"))
+    path = run.folder / "last.safetensors"
+    with safe_open(path, framework="pt") as file:
+        about = json.loads(file.metadata()["about"])
+    states = {name: torch.zeros(16, dtype=torch.uint8) for name in ("random.stream", "random.cuda")}
+    save_file({**load_file(path), **states}, path, {"about": json.dumps({**about, "device": "cuda"})})
+    how = train(run.with_config(configured(run.config, None, ["updates=24"])), graph)
+    assert (how.update, how.interrupted) == (24, False)
+    saved = run.saved()
+    assert saved is not None
+    assert saved[0] == "cpu"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_an_earlier_training_does_not_count_as_memory_of_the_next(tmp_path: Path, graph: Graph) -> None:
+    """Its CUDA graphs are held by a cycle of references."""
+    memory = []
+    for seed in range(3):
+        run = Run.create(tmp_path / str(seed), small("updates=20", "batch=256", f"seed={seed}"), graph, "atlas")
+        memory.append(train(run, graph, device="cuda").gpu_memory)
+    assert max(memory[1:]) < 1.2 * memory[0]
 
 
 def test_another_graph_is_refused(tmp_path: Path, graph: Graph) -> None:
@@ -408,18 +430,3 @@ def test_a_killed_training_ends_as_if_left_alone(tmp_path: Path, name: str, sett
     assert alone["trace"][-1]["update"] > 4
     names = {path.name for path in (tmp_path / "killed").iterdir()}
     assert names == {"config.json", "best.safetensors", "last.safetensors", "trace.jsonl", ".lock"}
-
-
-def test_some_one_hop_queries_are_drawn_by_edge() -> None:
-    training = replace(Training(), batch=100, mix={"1p": 1.0, "2i": 1.0}, edge_share=0.4, union_share=0.2)
-    parts, _ = training_parts(training)
-    assert [(nickname(part.shape), part.count, part.grounding) for part in parts] == [
-        ("1p", 20, Grounding.WALK),
-        ("2i", 50, Grounding.WALK),
-        ("1p", 20, Grounding.EDGE),
-        ("2u", 10, Grounding.ONE_HOP),
-    ]
-    everything, _ = training_parts(replace(training, edge_share=1.0, union_share=0.0, mix={"1p": 1.0}))
-    assert [(part.count, part.grounding) for part in everything] == [(100, Grounding.EDGE)]
-    with pytest.raises(UsageError, match="together at most 1"):
-        training_parts(replace(training, union_share=0.7))

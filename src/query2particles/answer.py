@@ -16,6 +16,7 @@ from query2particles.engine.exact import exact_answers_of
 from query2particles.graph.graph import Graph, Split
 from query2particles.query.algebra import Query, abstract, nickname
 from query2particles.query.names import Lexicon
+from query2particles.query.rewrite import Unions
 from query2particles.query.syntax import Syntax, format_query, parse_query
 
 if TYPE_CHECKING:
@@ -93,24 +94,28 @@ def ask(graph: Graph, question: str, *, k: int = 10, syntax: Syntax | None = Non
 
 
 def predict(
-    graph: Graph, method: Method[Any], query: Query, *, k: int = 10, split: Split = "test", guesses_only: bool = False
+    graph: Graph,
+    method: Method[Any],
+    query: Query,
+    *,
+    k: int = 10,
+    split: Split = "test",
+    guesses_only: bool = False,
+    unions: Unions = "native",
 ) -> list[Ranked]:
     """The `k` entities that a method scores highest, best first; those that follow from the facts of a level are known.
 
     With `guesses_only` the known ones are passed over. Scores of one query compare with each other, not with those of
     another.
     """
-    from query2particles.engine.execute import execute
-    from query2particles.engine.plan import compile_shapes
-    from query2particles.engine.ranks import ids_for, scoring, top_k
+    from query2particles.engine.disjuncts import Disjuncts
+    from query2particles.engine.ranks import best_of, scoring
 
     known = exact_answers_of(graph.at(split), query)[0]
     shape, ids = abstract(query)
     with scoring(method):
-        plan = compile_shapes((shape,), method.kind)
-        (state,) = execute(plan, method, [ids_for(method, np.array([ids], dtype=np.int64))])
-        wanted = k + len(known) if guesses_only else k
-        entities, scores = top_k(method, state, wanted, entities=len(graph.entities))
+        row = Disjuncts.of(shape, unions).scores(method, np.array([ids], dtype=np.int64), len(graph.entities))
+        entities, scores = best_of([(0, row)], k + len(known) if guesses_only else k)
     supported = set(known.tolist())
     found = zip(entities[0].tolist(), scores[0].tolist(), strict=True)
     ranked = [(entity, score, entity in supported) for entity, score in found]

@@ -46,7 +46,8 @@ class Training:
     smoothing: float = 0.0
     """Label smoothing, uniform over all entities."""
     calibration: float = 0.0
-    """How strongly log Z is drawn to zero (docs/methods.md), so that scores of different queries compare."""
+    """Where the number of answers n is known, how strongly log Z is drawn to log n (docs/methods.md): scores of
+    different queries compare then."""
     mix: Mapping[str, float] = field(
         default_factory=lambda: {
             **{"1p": 3.0, "2p": 1.5, "3p": 1.5, "2i": 1.0, "3i": 1.0},
@@ -56,6 +57,8 @@ class Training:
     """The weight of each shape in a batch."""
     edge_share: float = 0.0
     """The share of 1p queries drawn edge by edge, so that those with many answers come more often."""
+    cap: int = 1_000_000
+    """Queries with more answers than this, as far as a draw can tell, are not trained on."""
     union_share: float = 0.0
     """The share of 1p queries that become unions with another 1p query of the batch, their positive unchanged."""
     inverted_complements: bool = False
@@ -100,12 +103,18 @@ class Config:
 
     def with_absolute_paths(self) -> Config:
         """The same settings, whatever folder they are read from; folders that are not there are refused."""
-        paths = {name: getattr(self.training, name) for name in ("workload", "validation")}
+        paths = {name: getattr(self.training, name) for name in _FOLDERS}
         for name, path in paths.items():
             if path and not Path(path).is_dir():
-                raise UsageError(f"there is no folder {clipped(repr(path))} of queries ({name}); q2p sample draws one")
+                raise UsageError(
+                    f"there is no folder {clipped(repr(path))} of queries ({name}); q2p sample draws one, and where it "
+                    f"has moved, --set {name}=DIR says where to"
+                )
         return _changed(self, {name: str(Path(path).resolve()) for name, path in paths.items() if path})
 
+
+_FOLDERS = ("workload", "validation")
+"""The settings that name folders of queries."""
 
 _AS_RELEASED = Training(
     rate=1e-3,
@@ -172,22 +181,27 @@ def configured(start: Config, file: Path | None = None, settings: Sequence[str] 
 
 
 def extended(config: Config, settings: Sequence[str]) -> Config:
-    """The configuration of a run that goes on, with the one change that keeps what it did so far: more updates.
+    """The configuration of a run that goes on, with the changes that keep what it did so far.
 
-    All else would make it a run that neither setting describes; a cosine has planned for its last update from the
-    first one on.
+    There may be more updates, and the folders of queries that it has may lie elsewhere. All else would make it a run
+    that neither setting describes; a cosine has planned for its last update from the first one on.
     """
-    longer = configured(config, None, settings)
-    if replace(longer, training=replace(longer.training, updates=config.training.updates)) != config:
-        raise UsageError("a resumed run keeps its settings: only updates can be set anew; for others train a new run")
-    if longer != config and config.training.schedule != "constant":
+    changed = configured(config, None, settings)
+    before, after = config.training, changed.training
+    moved = {name: getattr(after, name) for name in _FOLDERS if getattr(before, name) and getattr(after, name)}
+    if replace(config, training=replace(before, updates=after.updates, **moved)) != changed:
         raise UsageError(
-            f"a {config.training.schedule} schedule ends after the updates that it was made for; "
+            "a resumed run keeps its settings: only updates can be set anew, and where its folders of queries are "
+            f"({', '.join(_FOLDERS)}); for others train a new run"
+        )
+    if after.updates != before.updates and before.schedule != "constant":
+        raise UsageError(
+            f"a {before.schedule} schedule ends after the updates that it was made for; "
             "train a new run with more of them, or one with schedule=constant, which can be prolonged"
         )
-    if longer.training.updates < config.training.updates:
-        raise UsageError(f"updates can grow from {config.training.updates}, not shrink")
-    return longer
+    if after.updates < before.updates:
+        raise UsageError(f"updates can grow from {before.updates}, not shrink")
+    return changed.with_absolute_paths()
 
 
 def build(config: Config, entities: int, relations: int) -> q2p.Q2P:
@@ -274,6 +288,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "rate": (0, 1e30),  # beyond, float32 has no such step
     "decay": (0, 1_000),
     "edge_share": (0, 1),
+    "cap": (1, math.inf),
     "updates": (1, math.inf),
     "clip": (1e-9, math.inf),
     "smoothing": (0, 0.99),

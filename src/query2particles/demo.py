@@ -16,13 +16,13 @@ from query2particles.config import configured, preset
 from query2particles.engine.exact import Batch, exact_answers_of
 from query2particles.engine.method import Method
 from query2particles.evaluate import Evaluation, evaluate
-from query2particles.files import check_replaceable
 from query2particles.graph.folders import ATLAS
 from query2particles.graph.graph import Graph
 from query2particles.methods.baselines import FrequentTails, RelaxAndCount
 from query2particles.plot import plot_training
 from query2particles.query.algebra import Query, ground, nickname
 from query2particles.query.names import Lexicon
+from query2particles.query.rewrite import Unions
 from query2particles.query.syntax import Syntax
 from query2particles.query.text import format_path
 from query2particles.run import Run, is_run_folder
@@ -42,7 +42,6 @@ __all__ = [
     "draw_all",
     "guess_all",
     "new_run",
-    "percentages",
     "train_and_plot",
 ]
 
@@ -51,8 +50,6 @@ PLOT = "curve.png"
 
 _PRESET = "demo"
 """What a run says of itself that this module made: the next demo may replace it."""
-
-_FILES = {"config.json", "best.safetensors", "last.safetensors", "trace.jsonl", ".lock", PLOT}
 
 QUESTIONS: tuple[tuple[str, Syntax, str], ...] = (
     (
@@ -150,11 +147,7 @@ def new_run(folder: Path, graph: Graph, settings: Sequence[str] = ()) -> Run:
     """A run of the demo, with changes to its settings; an earlier one in the same folder gives way, nothing else."""
     config = replace(configured(preset(name="small"), None, settings), preset=_PRESET)
     if is_run_folder(folder) and (earlier := Run.open(folder)).config.preset == _PRESET:
-        check_replaceable(folder, lambda name: name in _FILES or ".partial-" in name)
-        with earlier.held():
-            # What says that this is a demo goes last: half a removal can be taken up again.
-            for path in sorted(folder.iterdir(), key=lambda path: path.name == "config.json"):
-                path.unlink()
+        earlier.remove(also=(PLOT,))
     return Run.create(folder, config, graph, ATLAS)
 
 
@@ -164,19 +157,15 @@ def train_and_plot(run: Run, graph: Graph, *, on_progress: Callable[[Progress], 
     validation = validation_set(graph, training)
     assert validation is not None, "atlas has validation facts"
     trained = train(run, graph, validation=validation, on_progress=on_progress)
+    compared = compare(baselines(graph), *validation, unions=training.unions)
     plot_training(
         run.read_trace(),
         run.folder / PLOT,
         title=f"Query2Particles on {graph.name}: {trained.update:,} updates of {training.batch:,} queries "
         f"in {trained.seconds:,.0f} s",
-        references={name: percentages(found) for name, found in compare(baselines(graph), *validation).items()},
+        references={name: found.percentages(2) for name, found in compared.items()},
     )
     return trained
-
-
-def percentages(found: Evaluation) -> dict[str, float]:
-    """The mean reciprocal rank of each average."""
-    return {group: round(100 * found.average(group)["mrr"], 2) for group in ("epfo", "negation", "all")}
 
 
 def baselines(graph: Graph) -> dict[str, Method[Any]]:
@@ -190,17 +179,18 @@ def compare(
     batch: Batch,
     labels: Mapping[Query, Labels],
     *,
+    unions: Unions = "native",
     progress: Callable[[int], object] | None = None,
 ) -> dict[str, Evaluation]:
     """The figures of several methods on the same queries."""
-    return {name: evaluate(method, batch, labels, progress=progress) for name, method in methods.items()}
+    return {name: evaluate(method, batch, labels, unions=unions, progress=progress) for name, method in methods.items()}
 
 
-def guess_all(graph: Graph, model: Method[Any], k: int) -> Iterator[Guessed]:
+def guess_all(graph: Graph, model: Method[Any], k: int, *, unions: Unions = "native") -> Iterator[Guessed]:
     """For each question what the training facts say, and the `k` best guesses of a model."""
     for words, _, known in ask_all(graph, k):
         before, after = (set(exact_answers_of(graph.at(split), known.query)[0].tolist()) for split in ("train", "test"))
-        guesses = predict(graph, model, known.query, k=k, split="train", guesses_only=True)
+        guesses = predict(graph, model, known.query, k=k, split="train", guesses_only=True, unions=unions)
         yield Guessed(
             words,
             known,

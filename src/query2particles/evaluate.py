@@ -9,22 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
+from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.exact import Batch
-from query2particles.engine.execute import execute
 from query2particles.engine.method import Method
-from query2particles.engine.plan import compile_shapes
-from query2particles.engine.ranks import Ranks, all_scores, ids_for, ranks, rows_at_once, scoring
+from query2particles.engine.ranks import Ranks, ranks, rows_at_once, scoring
 from query2particles.errors import UsageError
 from query2particles.graph.edges import Ints
-from query2particles.query.algebra import EPFO, NEGATION, SHAPES, Query, Union, nickname
-from query2particles.query.rewrite import Unions, de_morgan, lift_unions
+from query2particles.query.algebra import EPFO, NEGATION, SHAPES, Query, nickname
+from query2particles.query.rewrite import Unions
 from query2particles.workload.labels import Labels
 
 __all__ = ["Evaluation", "Figures", "evaluate", "result"]
@@ -61,6 +58,11 @@ class Evaluation:
         """The shapes of a group that an average is taken over."""
         return [name for name in _GROUPS[group] if name in self.shapes and self.shapes[name].queries]
 
+    def percentages(self, digits: int) -> dict[str, float]:
+        """The mean MRRs of the groups of which there were queries."""
+        averages = {group: self.average(group) for group in _GROUPS}
+        return {group: round(100 * average["mrr"], digits) for group, average in averages.items() if average}
+
 
 def evaluate(
     method: Method[Any],
@@ -72,56 +74,36 @@ def evaluate(
     progress: Callable[[int], object] | None = None,
 ) -> Evaluation:
     """Rank the hard answers of every query, `chunk` queries at a time or as many as memory allows."""
-    if unions not in get_args(Unions):
-        raise UsageError(f"unions are answered as one of {', '.join(get_args(Unions))}, not {unions!r}")
-    found: dict[str, Figures] = {}
     with scoring(method):
-        for shape, ids in batch.items():
-            hard, easy = labels[shape].hard, labels[shape].easy
-            ranked = np.flatnonzero(hard.sizes)
-            disjuncts = _disjuncts(shape, unions)
-            counts = ranks(
-                _scorer(method, disjuncts, ids[ranked], hard.entities),
-                hard.take(ranked),
-                easy.take(ranked),
-                chunk=chunk or max(1, rows_at_once(method, hard.entities) // len(disjuncts)),
-                progress=progress,
-            )
-            if progress is not None:
-                progress(len(ids) - len(ranked))
-            found[nickname(shape)] = _figures(counts, (hard.sizes + easy.sizes)[ranked], len(ids) - len(ranked))
+        found = {
+            nickname(shape): _ranked(method, Disjuncts.of(shape, unions), ids, labels[shape], chunk, progress)
+            for shape, ids in batch.items()
+        }
     return Evaluation({name: found[name] for name in dict.fromkeys([*SHAPES, *found]) if name in found})
 
 
-def _disjuncts(shape: Query, unions: Unions) -> tuple[Query, ...]:
-    """What to execute for a shape, each over the same ids; the answers are those of any."""
-    match unions:
-        case "native":
-            return (shape,)
-        case "de-morgan":
-            return (de_morgan(shape),)
-        case "dnf":
-            lifted = lift_unions(shape)
-            return lifted.queries if isinstance(lifted, Union) else (lifted,)
-
-
-def _scorer(method: Method[Any], disjuncts: tuple[Query, ...], ids: Ints, entities: int) -> Callable[[Ints], Tensor]:
-    """From numbers of queries to their scores of all entities."""
-    plan = compile_shapes(disjuncts, method.kind)
-    disjoin = getattr(method, "disjoin", None)
-
-    def scores_of(rows: Ints) -> Tensor:
-        own = ids_for(method, ids[rows])
-        states = execute(plan, method, [own] * len(disjuncts))
-        branches = (all_scores(method, state, entities) for state in states)
-        if disjoin is not None and len(disjuncts) > 1:
-            return torch.as_tensor(disjoin(list(branches)))
-        scores = next(branches)
-        for other in branches:
-            torch.maximum(scores, other, out=scores)
-        return scores
-
-    return scores_of
+def _ranked(
+    method: Method[Any],
+    disjuncts: Disjuncts,
+    ids: Ints,
+    labels: Labels,
+    chunk: int | None,
+    progress: Callable[[int], object] | None,
+) -> Figures:
+    """The figures of one shape."""
+    hard, easy = labels.hard, labels.easy
+    ranked = np.flatnonzero(hard.sizes)
+    asked, without = ids[ranked], len(ids) - len(ranked)
+    counts = ranks(
+        lambda rows: disjuncts.scores(method, asked[rows], hard.entities),
+        hard.take(ranked),
+        easy.take(ranked),
+        chunk=chunk or max(1, rows_at_once(method, hard.entities) // len(disjuncts.shapes)),
+        progress=progress,
+    )
+    if progress is not None:
+        progress(without)
+    return _figures(counts, (hard.sizes + easy.sizes)[ranked], without)
 
 
 def _figures(counts: Ranks, answers: Ints, without_hard_answer: int) -> Figures:

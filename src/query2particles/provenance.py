@@ -11,10 +11,14 @@ __all__ = ["commit", "machine"]
 
 
 def commit() -> str | None:
-    """The commit of the checkout that this package runs from; of a copy without its history, what Q2P_COMMIT says."""
+    """The commit of the checkout that this package runs from, `-dirty` where tracked files differ from it.
+
+    Of a copy without its history, what Q2P_COMMIT says.
+    """
     if named := os.environ.get("Q2P_COMMIT"):
         return named
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    describe = ("describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")  # without tags: the commit itself
+    command = ["git", "--no-optional-locks", "-C", str(Path(__file__).parent), *describe]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:  # there is no git

@@ -143,11 +143,19 @@ def _results_table(graph: str, kind: str, documents: Sequence[Mapping[str, Any]]
 def _origin(name: str, document: Mapping[str, Any]) -> str:
     """The seeds, costs, commit and machine of a result, and its file."""
     memory = f", {document['gpu_memory_gib']:.2f} GiB on the GPU" if document["gpu_memory_gib"] else ""
+    commits = " and ".join(map(_short, (document["commit"] or "unknown").split("; ")))
+    if evaluating := document.get("evaluation_commit"):
+        commits += f", evaluated at {_short(evaluating)}"
     return (
         f"- [`{name}`](../benchmarks/results/{name}.json): seeds {', '.join(map(str, document['seeds']))}; "
         f"{document['train_seconds']:,.0f} s of training a seed{memory}; {document['machine']}; "
-        f"commit {(document['commit'] or 'unknown')[:12]}"
+        f"commit {commits}"
     )
+
+
+def _short(commit: str) -> str:
+    name, dirty, _ = commit.partition("-dirty")
+    return name[:12] + dirty
 
 
 def _read(path: Path) -> Mapping[str, Any] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -39,7 +39,11 @@ __all__ = ["Comparison", "Reproduced", "Watch", "compared", "reproduce"]
 Labelled = tuple[Batch, Mapping[Query, Labels]]
 
 _TRAINED = "trained.json"
-"""In a run folder: how its training went. A run that has it is finished."""
+"""In a run folder: what trained it. A run that has it is finished."""
+
+_OFFICIAL = Path("benchmarks/results")
+
+_NOT_TO_SET = {"seed": "name seeds with --seeds", "validation": "the recipe says which queries select the weights"}
 
 _PAPER = "Q2P"
 """The published row that a result stands beside."""
@@ -74,52 +78,75 @@ class Reproduced:
 
 @dataclass(frozen=True)
 class _Training:
-    """How the training of one seed went; `signal` is what ended it early."""
+    """What a finished run was trained by; what that cost is in the run's trace."""
 
-    seconds: float
-    gpu_memory: int
-    updates: int
-    best_update: int
     machine: str
     commit: str | None
-    signal: int | None = None
 
 
 def reproduce(
     names: Sequence[str],
     *,
     data: Path | None,
-    out: Path = Path("benchmarks/results"),
+    out: Path = _OFFICIAL,
     runs: Path = Path("runs"),
     seeds: Sequence[int] = (0, 1, 2),
     device: torch.device | str = "cpu",
     settings: Sequence[str] = (),
     watch: Watch | None = None,
 ) -> Reproduced:
-    """Make the results of these names; each is in `out` as NAME.json."""
+    """Make the results of these names; each is in `out` as NAME.json.
+
+    A result of other settings than the recipe's is none that belongs into benchmarks/results, and no seed that a file
+    has is lost: only more of the same, or other settings, replace it.
+    """
     wanted = [experiment(name) for name in dict.fromkeys(names)]
     if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
         raise UsageError("name each seed once, at least one: --seeds 0,1,2")
     if data is None:
         raise UsageError("name the folder of the benchmark graphs: --data DIR, or set Q2P_DATA")
+    _check_settings(settings, out)
     for one in wanted:
         _check_folders(one, data)
-    documents: dict[str, dict[str, Any]] = {}
+    here = commit()  # now: what is loaded stays, what lies in the checkout may change
+    planned: list[tuple[_Series, list[Experiment]]] = []
     for recipe in dict.fromkeys(one.recipe.name for one in wanted):
         sharing = [one for one in wanted if one.recipe.name == recipe]
-        series = _Series(sharing[0].recipe, data, runs, torch.device(device), settings, watch or Watch())
+        series = _Series(sharing[0].recipe, data, runs, torch.device(device), settings, watch or Watch(), here)
+        for one in sharing:
+            if lost := series.lost_seeds(out / f"{one.name}.json", seeds):
+                raise UsageError(
+                    f"{out / one.name}.json has seeds {', '.join(map(str, lost))} of the same settings, which would be "
+                    f"lost; make all of them (--seeds {','.join(map(str, [*seeds, *lost]))}), or name another --out"
+                )
+        planned.append((series, sharing))
+    documents: dict[str, dict[str, Any]] = {}
+    for series, sharing in planned:
         found: dict[str, list[Evaluation]] = {one.name: [] for one in sharing}
-        trainings: list[_Training] = []
+        trained: list[tuple[Run, _Training]] = []
         for number, seed in enumerate(seeds, start=1):
             run, training = series.trained(seed)
-            if training.signal is not None:
-                return Reproduced(tuple(documents.values()), training.signal)
-            trainings.append(training)
+            if not isinstance(training, _Training):
+                return Reproduced(tuple(documents.values()), training)
+            trained.append((run, training))
             for one in sharing:
                 found[one.name].append(series.evaluated(run, one))
-                documents[one.name] = series.document(one, found[one.name], seeds[:number], trainings)
-                write_json(out / f"{one.name}.json", documents[one.name])
+                path = out / f"{one.name}.json"
+                if not series.lost_seeds(path, seeds[:number]):  # a file with more waits until all are there again
+                    documents[one.name] = series.document(one, found[one.name], seeds[:number], trained)
+                    write_json(path, documents[one.name])
     return Reproduced(tuple(documents[one.name] for one in wanted))
+
+
+def _check_settings(settings: Sequence[str], out: Path) -> None:
+    for setting in settings:
+        key = setting.partition("=")[0].strip()
+        if key in _NOT_TO_SET:
+            raise UsageError(f"{key} cannot be set here: {_NOT_TO_SET[key]}")
+    if settings and out.resolve().parts[-2:] == _OFFICIAL.parts:
+        raise UsageError(
+            f"{_OFFICIAL} is for the recipes as they are, and --set changes them; name another folder: --out DIR"
+        )
 
 
 def _check_folders(one: Experiment, data: Path) -> None:
@@ -136,9 +163,16 @@ class _Series:
     """The runs of one recipe, one for each seed."""
 
     def __init__(
-        self, recipe: Recipe, data: Path, runs: Path, device: torch.device, settings: Sequence[str], watch: Watch
+        self,
+        recipe: Recipe,
+        data: Path,
+        runs: Path,
+        device: torch.device,
+        settings: Sequence[str],
+        watch: Watch,
+        here: str | None,
     ) -> None:
-        self._recipe, self._runs, self._device, self._watch = recipe, runs, device, watch
+        self._recipe, self._runs, self._device, self._watch, self._commit = recipe, runs, device, watch, here
         self._folder = data / recipe.graph
         validation = f"validation={(self._folder / recipe.validation).resolve()}"
         self._config = configured(recipe.config, None, [*settings, validation])
@@ -148,8 +182,17 @@ class _Series:
         self._validation: Labelled | None = None
         self._queries: dict[str, Labelled] = {}
 
-    def trained(self, seed: int) -> tuple[Run, _Training]:
-        """The run of a seed, finished unless a signal ended it."""
+    def lost_seeds(self, path: Path, seeds: Sequence[int]) -> list[int]:
+        """Those that a result file of the same settings has, and one of these seeds in its place would not have."""
+        try:
+            document = json.loads(path.read_text("utf-8"))
+            same = Config.from_json(document["config"]) == self._portable(self._config)
+            return [seed for seed in document["seeds"] if seed not in seeds] if same else []
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, UsageError):
+            return []  # there is none, or none that can be read
+
+    def trained(self, seed: int) -> tuple[Run, _Training | int]:
+        """The run of a seed, and what trained it; where training ended early, the signal that ended it."""
         run = self._run(seed)
         record = run.folder / _TRAINED
         if record.is_file():
@@ -157,10 +200,12 @@ class _Series:
                 return run, _Training(**json.loads(record.read_text("utf-8")))
             except (ValueError, TypeError) as error:
                 raise RunError(f"{record} cannot be read; remove it, and call again: the run is looked at") from error
-        how = self._train(run, seed)
-        if how.signal is None:
-            write_json(record, asdict(how))
-        return run, how
+        signal = self._train(run, seed)
+        if signal is not None:
+            return run, signal
+        training = _Training(machine(self._device.type), self._commit)
+        write_json(record, asdict(training))
+        return run, training
 
     def _run(self, seed: int) -> Run:
         folder = self._runs / self._recipe.name / f"seed-{seed}"
@@ -175,7 +220,8 @@ class _Series:
             )
         return run.with_config(config)  # the data may have moved
 
-    def _train(self, run: Run, seed: int) -> _Training:
+    def _train(self, run: Run, seed: int) -> int | None:
+        """Train it to its end, or to a signal."""
         updates = run.config.training.updates
         self._watch.say(f"{self._recipe.name}, seed {seed}: {updates:,} updates, {run.folder}")
         if self._validation is None:
@@ -185,8 +231,7 @@ class _Series:
             how = train(run, self._graph, device=self._device, validation=self._validation, on_progress=report)
         best = f"; the best after {how.best_update:,}: validation MRR {how.best_mrr:.2f}" if how.best_mrr else ""
         self._watch.say(f"{how.update:,} updates in {how.seconds:,.0f} s{best}")
-        seconds, where = round(how.seconds, 2), machine(self._device.type)
-        return _Training(seconds, how.gpu_memory, how.update, how.best_update, where, commit(), how.signal)
+        return how.signal
 
     def evaluated(self, run: Run, one: Experiment) -> Evaluation:
         """The figures of a run's best weights on all test queries."""
@@ -199,12 +244,18 @@ class _Series:
             return evaluate(model, batch, labels, unions=run.config.training.unions, progress=advance)
 
     def document(
-        self, one: Experiment, found: Sequence[Evaluation], seeds: Sequence[int], trainings: Sequence[_Training]
+        self,
+        one: Experiment,
+        found: Sequence[Evaluation],
+        seeds: Sequence[int],
+        trained: Sequence[tuple[Run, _Training]],
     ) -> dict[str, Any]:
         """The result file of the seeds so far."""
         config = self._portable(self._config).as_json()
         del config["training"]["seed"]
-        return result(
+        costs = [run.cost() for run, _ in trained]
+        commits = _each(training.commit for _, training in trained)
+        document = result(
             found,
             name=one.name,
             method=self._config.method,
@@ -212,15 +263,21 @@ class _Series:
             queries=f"{one.queries}/test",
             seeds=seeds,
             config=config,
-            commit=commit(),
-            machine=trainings[-1].machine,
-            train_seconds=fmean(how.seconds for how in trainings),
-            gpu_memory_gib=max(how.gpu_memory for how in trainings) / 2**30,
+            commit=commits,
+            machine=_each(training.machine for _, training in trained) or "",
+            train_seconds=fmean(seconds for seconds, _ in costs),
+            gpu_memory_gib=max(memory for _, memory in costs),
         )
+        return document if self._commit == commits else {**document, "evaluation_commit": self._commit}
 
     def _portable(self, config: Config) -> Config:
         """The settings without where the data lie on this machine, and for all seeds alike."""
         return replace(config, training=replace(config.training, validation=self._recipe.validation, seed=0))
+
+
+def _each(values: Iterable[str | None]) -> str | None:
+    """All different ones: seeds may have been trained by several."""
+    return "; ".join(dict.fromkeys(value for value in values if value)) or None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A run folder: everything about one training, and all that is needed to use or resume it.
 
-    config.json          method and settings, the graph (name, folder, fingerprint), versions
+    config.json          method and settings, the graph (name, folder, fingerprint, numbers of facts), versions
     best.safetensors     the weights with the best validation so far (the latest, where there is no validation)
     last.safetensors     the latest weights with the optimiser's state and the random states, to resume from
     trace.jsonl          what happened: one line for each report and each validation
@@ -16,80 +16,31 @@ import errno
 import fcntl
 import io
 import json
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
 
 from query2particles import __version__
+from query2particles.checkpoint import Checkpoint, State, quoted, unwritten
 from query2particles.config import Config, build
-from query2particles.errors import RunError, UsageError, clipped, printable
-from query2particles.files import new_file, write_json
+from query2particles.errors import GraphError, RunError, UsageError
+from query2particles.files import check_replaceable, new_file, write_json
 from query2particles.graph.folders import ATLAS, open_graph
 from query2particles.graph.graph import Graph
 from query2particles.methods.q2p import Q2P
 
-__all__ = ["Run", "State", "Trace", "is_run_folder"]
+__all__ = ["Run", "Trace", "is_run_folder"]
 
 _FORMAT = 1
 _CONFIG, _BEST, _LAST, _TRACE, _LOCK = "config.json", "best.safetensors", "last.safetensors", "trace.jsonl", ".lock"
-_MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
-"""What AdamW remembers of a parameter."""
+_OWN = (_CONFIG, _BEST, _LAST, _TRACE, _LOCK)
 
 
 def is_run_folder(path: Path) -> bool:
     return (path / _CONFIG).is_file()
-
-
-@dataclass
-class State:
-    """What training has to remember besides weights, the optimiser's state and random states.
-
-    Validations are mean MRRs in percent, by group of shapes: epfo, negation, all.
-    """
-
-    update: int = 0
-    seconds: float = 0.0
-    latest: dict[str, float] | None = None
-    best: dict[str, float] | None = None
-    best_update: int = 0
-    waited: int = 0
-    """Validations since the best."""
-
-    def note(self, validation: dict[str, float]) -> bool:
-        """Take down a validation; whether it is the best so far."""
-        self.latest = validation
-        better = self.best is None or validation["all"] > self.best["all"]
-        if better:
-            self.best, self.best_update = validation, self.update
-        self.waited = 0 if better else self.waited + 1
-        return better
-
-    def waited_enough(self, patience: int) -> bool:
-        return 0 < patience <= self.waited
-
-    @staticmethod
-    def from_json(document: object) -> State:
-        """What `asdict` gave; a ValueError where it is nothing of the kind."""
-        known = asdict(State())
-        if not isinstance(document, dict) or document.keys() != known.keys():
-            raise ValueError(f"a state has {', '.join(known)}")
-        for name in ("update", "best_update", "waited"):
-            if type(document[name]) is not int or document[name] < 0:
-                raise ValueError(f"{name} is {clipped(repr(document[name]))}")
-        for name in ("latest", "best"):
-            if document[name] is not None and not (isinstance(document[name], dict) and "all" in document[name]):
-                raise ValueError(f"{name} is {clipped(repr(document[name]))}")
-        numbers = [document["seconds"], *(document["latest"] or {}).values(), *(document["best"] or {}).values()]
-        if not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):
-            raise ValueError("a figure is no number")
-        return State(**document)
 
 
 @dataclass(frozen=True)
@@ -101,6 +52,8 @@ class Run:
     graph_folder: str
     graph_name: str
     fingerprint: str
+    facts: tuple[int, int] | None
+    """How many the graph had when the run began: for training, and in all; None where that was not written down."""
 
     @staticmethod
     def create(folder: Path, config: Config, graph: Graph, graph_folder: str) -> Run:
@@ -110,7 +63,7 @@ class Run:
             raise UsageError(f"{folder} is not empty: {hint}name a new folder (--out)")
         if graph_folder != ATLAS:
             graph_folder = str(Path(graph_folder).resolve())
-        run = Run(folder, config.with_absolute_paths(), graph_folder, graph.name, graph.fingerprint)
+        run = Run(folder, config.with_absolute_paths(), graph_folder, graph.name, graph.fingerprint, _facts_of(graph))
         folder.mkdir(parents=True, exist_ok=True)
         with run.held():
             run._write_config()
@@ -126,16 +79,26 @@ class Run:
             found = document["format"]
             if found != _FORMAT:
                 raise RunError(
-                    f"{folder} is in run format {_quoted(found)} (query2particles "
-                    f"{_quoted(document.get('version'))}), this version reads {_FORMAT}; train it again"
+                    f"{folder} is in run format {quoted(found)} (query2particles "
+                    f"{quoted(document.get('version'))}), this version reads {_FORMAT}; train it again"
                 )
             graph = document["graph"]
             config = Config.from_json(document["config"])
-            return Run(folder, config, str(graph["folder"]), str(graph["name"]), str(graph["fingerprint"]))
+            facts = (int(graph["facts"]["train"]), int(graph["facts"]["all"])) if "facts" in graph else None
+            return Run(folder, config, str(graph["folder"]), str(graph["name"]), str(graph["fingerprint"]), facts)
         except FileNotFoundError as error:
             raise RunError(f"{folder} is no run folder: it has no {_CONFIG}; q2p train makes one") from error
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
-            raise RunError(f"{path} cannot be read ({_quoted(error)}); restore it, or train the run again") from error
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+            UsageError,
+        ) as error:
+            raise RunError(f"{path} cannot be read ({quoted(error)}); restore it, or train the run again") from error
 
     def with_config(self, config: Config) -> Run:
         """The same run with other settings, which are written down."""
@@ -145,67 +108,69 @@ class Run:
 
     def graph(self, folder: str | None = None) -> Graph:
         """The graph that the run was trained on, from where it was or from another folder."""
-        graph = open_graph(folder or self.graph_folder)
+        try:
+            graph = open_graph(folder or self.graph_folder)
+        except (UsageError, GraphError) as error:
+            if folder is not None:
+                raise
+            raise RunError(
+                f"the graph of {self.folder} cannot be opened: {str(error).rstrip('.')}. "
+                f"Where it has moved, name the new place: q2p evaluate {self.folder} --graph GRAPH, or "
+                f"q2p train GRAPH --resume {self.folder}"
+            ) from error
         self.check(graph)
         return graph
 
     def check(self, graph: Graph) -> None:
+        """Refuse a graph whose ids mean something else."""
         if graph.fingerprint != self.fingerprint:
             raise RunError(
-                f"{self.folder} was trained on another graph: its entities and relations ({_quoted(self.graph_name)}, "
-                f"{_quoted(self.fingerprint[:12])}) are not those of {graph.name} ({graph.fingerprint[:12]}); "
+                f"{self.folder} was trained on another graph: its entities and relations ({quoted(self.graph_name)}, "
+                f"{quoted(self.fingerprint[:12])}) are not those of {graph.name} ({graph.fingerprint[:12]}); "
                 "name the graph that it was trained on"
+            )
+
+    def check_facts(self, graph: Graph) -> None:
+        """Refuse a graph that the run cannot be trained on: it must have as many facts as when the run began."""
+        self.check(graph)
+        if self.facts is not None and self.facts != _facts_of(graph):
+            then, now = ("{:,} ({:,} in all)".format(*facts) for facts in (self.facts, _facts_of(graph)))
+            raise RunError(
+                f"{graph.name} has other facts than when {self.folder} began: {now} for training, then {then}; "
+                "train anew, into another folder"
             )
 
     def model(self, graph: Graph, device: torch.device | str = "cpu") -> Q2P:
         """The trained model, ready to answer: the best weights."""
         self.check(graph)
-        tensors, _ = self._read(_BEST)
         with torch.random.fork_rng([]):  # the weights that it starts with are drawn in vain
             model = build(self.config, len(graph.entities), graph.at("train").relations)
-        self._load(_BEST, model, tensors)
+        self._best.load_weights(model)
         return model.eval().to(device)
 
-    def device(self) -> str | None:
-        """The kind of device that the run was saved on, where it has to be resumed; None where nothing was saved."""
-        return str(self._read(_LAST, header=True)[1].get("device")) if (self.folder / _LAST).exists() else None
+    def saved(self) -> tuple[str, State] | None:
+        """The kind of device of the last save, which alone continues it exactly, and its state; None without a save."""
+        return self._last.device_and_state() if self._last.path.exists() else None
 
     def save_best(self, model: torch.nn.Module, state: State) -> None:
-        self._write(_BEST, model.state_dict(), {"update": state.update, "validation": state.latest})
+        self._best.save_weights(model, state)
 
     def save_last(
         self, model: torch.nn.Module, optimiser: torch.optim.AdamW, generator: torch.Generator, state: State
     ) -> None:
-        tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-        for number, moments in optimiser.state_dict()["state"].items():
-            tensors |= {f"optimiser.{number}.{name}": value for name, value in moments.items()}
-        tensors["random.stream"] = generator.get_state()
-        tensors["random.torch"] = torch.get_rng_state()
-        if generator.device.type == "cuda":
-            tensors["random.cuda"] = torch.cuda.get_rng_state(generator.device)
-        self._write(_LAST, tensors, {"device": generator.device.type, "state": asdict(state)})
+        self._last.save_training(model, optimiser, generator, state)
 
     def restore(self, model: torch.nn.Module, optimiser: torch.optim.AdamW, generator: torch.Generator) -> State:
         """Bring all of it to where the last save left it; where nothing was saved, the start."""
-        if not (self.folder / _LAST).exists():
-            return State()
-        tensors, about = self._read(_LAST)
-        if about.get("device") != generator.device.type:
-            raise RunError(
-                f"{self.folder} was saved on {_quoted(about.get('device'))}, whose random numbers "
-                f"{generator.device.type} cannot continue; resume it with --device {_quoted(about.get('device'))}"
-            )
-        self._load(_LAST, model, _below("model.", tensors))
-        try:
-            state = State.from_json(about.get("state"))
-            _load_moments(optimiser, _below("optimiser.", tensors))
-            generator.set_state(tensors["random.stream"])
-            torch.set_rng_state(tensors["random.torch"])
-            if generator.device.type == "cuda":
-                torch.cuda.set_rng_state(tensors["random.cuda"], generator.device)
-        except (LookupError, ValueError, TypeError, RuntimeError) as error:
-            raise self._unreadable(_LAST, error) from error
-        return state
+        return self._last.load_training(model, optimiser, generator) if self._last.path.exists() else State()
+
+    def remove(self, also: Collection[str] = ()) -> None:
+        """Remove all files of the run, and others of these names; where anything else would be lost, nothing."""
+        check_replaceable(self.folder, lambda name: name in {*_OWN, *also} or ".partial-" in name)
+        with self.held():
+            # What says that this is a run goes last: half a removal can be taken up again.
+            for path in sorted(self.folder.iterdir(), key=lambda path: path.name == _CONFIG):
+                path.unlink()
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -256,64 +221,23 @@ class Run:
                 "format": _FORMAT,
                 "version": __version__,
                 "torch": torch.__version__,
-                "graph": {"name": self.graph_name, "folder": self.graph_folder, "fingerprint": self.fingerprint},
+                "graph": {
+                    "name": self.graph_name,
+                    "folder": self.graph_folder,
+                    "fingerprint": self.fingerprint,
+                    **({"facts": dict(zip(("train", "all"), self.facts, strict=True))} if self.facts else {}),
+                },
                 "config": self.config.as_json(),
             },
         )
 
-    def _write(self, name: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-        document = {"format": _FORMAT, "graph": self.fingerprint, **about}
-        on_host = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
-        try:
-            with new_file(self.folder / name) as partial:
-                # The library's own writer leaves files of unknown names behind where it is killed.
-                partial.write_bytes(save(on_host, {"about": json.dumps(document)}))
-        except OSError as error:
-            raise _unwritten(self.folder, name, error) from error
+    @property
+    def _best(self) -> Checkpoint:
+        return Checkpoint(self.folder / _BEST, self.fingerprint, other=_LAST)
 
-    def _read(self, name: str, *, header: bool = False) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The tensors of a file (none for its `header` alone), and the document that goes with them."""
-        path = self.folder / name
-        try:
-            with safe_open(path, framework="pt") as file:
-                about = json.loads((file.metadata() or {})["about"])
-                tensors = {} if header else {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        except FileNotFoundError as error:
-            raise RunError(
-                f"{self.folder} has no {name}: nothing was saved yet; go on with q2p train --resume {self.folder}"
-            ) from error
-        except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-            raise self._unreadable(name, error) from error
-        if not isinstance(about, dict):
-            raise self._unreadable(name, "what it says about itself is no object")
-        if about.get("format") != _FORMAT:
-            raise RunError(f"{path} is in format {_quoted(about.get('format'))}, this version reads {_FORMAT}")
-        if about.get("graph") != self.fingerprint:
-            raise RunError(
-                f"{path} holds weights for another graph than the one that {_CONFIG} beside it names; put back the "
-                "file that was there, or train it again"
-            )
-        return tensors, about
-
-    def _load(self, name: str, model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
-        own = model.state_dict()
-        forms, wanted = ({key: (one.shape, one.dtype) for key, one in several.items()} for several in (weights, own))
-        differing = sorted(key for key in forms.keys() | wanted.keys() if forms.get(key) != wanted.get(key))
-        if differing:
-            raise RunError(
-                f"the weights in {self.folder / name} do not fit {_CONFIG} beside them ({_quoted(differing[0])}); "
-                "put back the file that was there, or train it again"
-            )
-        if not all(bool(one.isfinite().all()) for one in weights.values()):
-            raise self._unreadable(name, "it holds weights that are no numbers")
-        model.load_state_dict(dict(weights))
-
-    def _unreadable(self, name: str, reason: object) -> RunError:
-        other = {_BEST: _LAST, _LAST: _BEST}[name]
-        return RunError(
-            f"{self.folder / name} cannot be read ({_quoted(reason)}); copy it from a backup, or train again "
-            f"({other} beside it may be whole)"
-        )
+    @property
+    def _last(self) -> Checkpoint:
+        return Checkpoint(self.folder / _LAST, self.fingerprint, other=_BEST)
 
 
 @dataclass(frozen=True)
@@ -328,16 +252,15 @@ class Trace:
         try:
             written = self.file.write(data)
         except OSError as error:
-            raise _unwritten(self.folder, _TRACE, error) from error
+            raise unwritten(self.folder / _TRACE, error) from error
         if written != len(data):
-            raise _unwritten(self.folder, _TRACE, "no space left")
+            raise unwritten(self.folder / _TRACE, "no space left")
 
 
 def _holds_nothing(folder: Path) -> bool:
     """Whether nothing would be lost there: at most a run that ended before its first save."""
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else {str(folder)}
-    own = (_CONFIG, _BEST, _LAST, _TRACE)
-    known = {name for name in names for mine in own if name.startswith(f".{mine}.partial-")} | {_CONFIG, _TRACE, _LOCK}
+    known = {name for name in names for mine in _OWN if name.startswith(f".{mine}.partial-")} | {_CONFIG, _TRACE, _LOCK}
     if names - known:
         return False
     try:
@@ -346,32 +269,5 @@ def _holds_nothing(folder: Path) -> bool:
         return False
 
 
-def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _load_moments(optimiser: torch.optim.AdamW, moments: Mapping[str, Tensor]) -> None:
-    """The optimiser's state, by parameter's number and moment; a ValueError where it is nothing of the kind."""
-    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
-    found: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in moments.items():
-        number, _, moment = name.partition(".")
-        shape = torch.Size() if moment == "step" else parameters[int(number)].shape
-        if tensor.shape != shape or not tensor.is_floating_point():
-            raise ValueError(f"the optimiser's {clipped(name)} is of shape {tuple(tensor.shape)}")
-        found.setdefault(int(number), {})[moment] = tensor
-    if any(several.keys() != _MOMENTS for several in found.values()):
-        raise ValueError(f"the optimiser keeps {', '.join(sorted(_MOMENTS))}")
-    optimiser.load_state_dict({**optimiser.state_dict(), "state": found})
-
-
-def _unwritten(folder: Path, name: str, reason: object) -> RunError:
-    return RunError(
-        f"{folder / name} could not be written ({_quoted(reason)}); what was saved before is still there. "
-        f"Make room, then go on with q2p train --resume {folder}"
-    )
-
-
-def _quoted(text: object) -> str:
-    """What a file or an error says, fit for a message."""
-    return printable(clipped(str(text), 120))
+def _facts_of(graph: Graph) -> tuple[int, int]:
+    return graph.at("train").facts, graph.at("test").facts

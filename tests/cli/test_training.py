@@ -12,14 +12,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from processes import ENVIRONMENT, q2p, q2p_json, start
 from query2particles.cli import app
 from query2particles.errors import RunError, SamplingError, UsageError, WorkloadError
+from query2particles.graph.graph import Graph, Split
+from query2particles.graph.vocabulary import Vocabulary
 from query2particles.query.algebra import SHAPES
 from query2particles.run import Run
 from worlds import named_graph, random_graph
@@ -116,6 +119,7 @@ def test_a_signal_saves_and_says_how_to_go_on(
 def test_a_finished_run_has_nothing_to_resume(run: Path, call: Call) -> None:
     before = load_file(run / "last.safetensors")
     done = call.json("train", "--resume", run)
+    assert f"{run} was finished after update 150: there is nothing left to do" in call.stderr
     assert (done["update"], done["updates"], done["run"]) == (150, 150, str(run))
     assert set(done["validation"]) == {"epfo", "negation", "all"}
     assert all((load_file(run / "last.safetensors")[key] == tensor).all() for key, tensor in before.items())
@@ -137,6 +141,80 @@ def test_options_and_files_of_settings(tmp_path: Path, graph: Path, call: Call) 
     assert (config.training.seed, config.training.unions, config.training.all_edges) == (9, "dnf", True)
     call("evaluate", tmp_path / "run", "--shapes", "1p", "--limit", "3")
     assert "was trained on all facts" in call.stderr
+
+
+@pytest.mark.parametrize("words", [["--all-edges"], ["--set", "all_edges=true"]])
+def test_what_was_trained_on_all_facts_has_nothing_to_be_measured_by(
+    tmp_path: Path, graph: Path, call: Call, words: list[str]
+) -> None:
+    call("train", graph, "--out", tmp_path / "run", *words, *settings(updates=2))
+    assert f"Saved in {tmp_path / 'run'}.\n" in call.stderr
+    call("train", "--resume", tmp_path / "run", "--set", "updates=4")
+    assert f"Saved in {tmp_path / 'run'}.\n" in call.stderr
+
+
+def test_the_next_step_is_one_that_the_graph_allows(tmp_path: Path, call: Call) -> None:
+    facts = np.arange(20), np.zeros(20, dtype=np.int64), (np.arange(20) + 1) % 20
+    held_out = np.arange(20), np.zeros(20, dtype=np.int64), (np.arange(20) + 2) % 20
+    names = Vocabulary.of([f"e{number}" for number in range(20)]), Vocabulary.of(["next"])
+    splits: dict[str, dict[Split, Any]] = {"plain": {"train": facts}, "valid": {"train": facts, "valid": held_out}}
+    for name, split in splits.items():
+        Graph.of(*names, split, {"name": name}).save(tmp_path / name)
+        call("train", tmp_path / name, "--out", tmp_path / f"run-{name}", *settings(updates=2, mix="1p:1", patience=2))
+        if name == "plain":
+            assert call.stderr.count("plain: no validation facts; nothing is validated") == 1
+            assert "patience has no effect" in call.stderr
+            assert "Next:" not in call.stderr
+        else:
+            assert f"Next:  q2p evaluate {tmp_path / 'run-valid'} --split valid\n" in call.stderr
+            call("evaluate", tmp_path / "run-valid", "--split", "valid", "--limit", "3")
+
+
+def test_a_small_batch_and_a_long_warm_up_are_noted(tmp_path: Path, graph: Path, call: Call) -> None:
+    call("train", graph, "--out", tmp_path / "run", *settings(updates=2, batch=1))
+    assert "note: a batch of 1 has no query of " in call.stderr
+    assert "note: the rate never gets to" in call.stderr
+
+
+def test_a_run_cannot_be_asked_yet(graph: Path, run: Path, call: Call) -> None:
+    with pytest.raises(UsageError, match=rf"is a run: its model cannot be asked .* yet.*q2p answer {graph} QUERY"):
+        call("answer", run, "e1.r1")
+    with pytest.raises(UsageError, match="holds no graph"):
+        call("answer", graph.parent, "e1.r1")
+
+
+def test_a_run_of_a_gpu_on_a_machine_without(
+    tmp_path: Path, run: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the messages say to do works."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    folder = shutil.copytree(run, tmp_path / "run")
+    path = folder / "last.safetensors"
+    with safe_open(path, framework="pt") as file:
+        about = json.loads(file.metadata()["about"])
+    states = {name: torch.zeros(16, dtype=torch.uint8) for name in ("random.stream", "random.cuda")}
+    save_file({**load_file(path), **states}, path, {"about": json.dumps({**about, "device": "cuda"})})
+    words = ("train", "--resume", folder, "--set", "updates=160")
+    with pytest.raises(UsageError, match=r"was saved on a CUDA device.*or here with --device cpu"):
+        call(*words)
+    with pytest.raises(UsageError, match="no CUDA device"):
+        call(*words, "--device", "cuda")
+    assert Run.open(folder).config.training.updates == 150, "nothing was changed"
+    call(*words, "--device", "cpu")
+    assert f"{folder} was saved on cuda; on cpu it goes on with other random numbers" in call.stderr
+    assert "│     160 │" in call.stdout
+
+
+def test_folders_that_have_moved(tmp_path: Path, graph: Path, call: Call) -> None:
+    call("sample", graph, "--shapes", "1p", "--count", "3", "--split", "valid", "--out", tmp_path / "queries")
+    words = settings(updates=2, validation=tmp_path / "queries")
+    call("train", graph, "--out", tmp_path / "run", *words)
+    (tmp_path / "queries").rename(tmp_path / "moved")
+    resume = ("train", "--resume", tmp_path / "run", "--set", "updates=4")
+    with pytest.raises(UsageError, match="where it has moved, --set validation=DIR says"):
+        call(*resume)
+    call(*resume, "--set", f"validation={tmp_path / 'moved'}")
+    assert Run.open(tmp_path / "run").config.training.validation == str(tmp_path / "moved")
 
 
 @pytest.mark.parametrize(
@@ -272,6 +350,13 @@ def test_a_graph_that_has_moved_and_one_that_is_another(tmp_path: Path, graph: P
         call(*words, "--graph", "atlas")
     with pytest.raises(RunError, match="was trained on another graph"):
         call("train", "atlas", "--resume", run)
+    copied = shutil.copytree(run, tmp_path / "run")
+    document = json.loads((copied / "config.json").read_text())
+    document["graph"]["folder"] = str(tmp_path / "gone")
+    (copied / "config.json").write_text(json.dumps(document))
+    for call_without in (("evaluate", copied), ("train", "--resume", copied)):
+        with pytest.raises(RunError, match=rf"the graph of {copied} cannot be opened: .*gone does not exist"):
+            call(*call_without)
 
 
 def test_a_graph_without_test_facts(tmp_path: Path, call: Call) -> None:

@@ -138,7 +138,7 @@ class Equations:
     def intersect(self, several: Sequence[Particles]) -> Particles:
         """Attention and MLP over the particles of all branches, K of which stay; or K summaries of them."""
         k, n = self.settings.particles, len(several)
-        if self.settings.keep == "pool":
+        if self.settings.keep == "summaries":
             return self.pooled([one for branch in several for one in branch])
         p = self.mixed(several)
         match self.settings.keep:

@@ -285,6 +285,23 @@ def test_one_hop_queries_by_edge() -> None:
         Part(SHAPES["2p"], 3, Grounding.EDGE)
 
 
+def test_queries_with_many_answers_are_left_out(atlas: Graph) -> None:
+    """For one-hop queries exactly, for others as far as the candidates tell."""
+    edges = atlas.at("train")
+    parts = [Part(SHAPES[name], 500) for name in ("1p", "2i", "2p", "2in")]
+    generator = torch.Generator().manual_seed(0)
+    drawn = Stream(DeviceEdges.of(edges, "cpu"), parts, generator, cap=20).draw()
+    check_positives(edges, parts, drawn)
+    most = {}
+    for part, one in zip(parts, drawn, strict=True):
+        sizes = exact_answers(edges, {part.shape: one.ids.numpy()})[part.shape].sizes
+        most[nickname(part.shape)] = np.quantile(sizes, [0.5, 0.9, 1])
+    assert most["1p"][2] <= 20
+    assert most["2i"][1] <= 25
+    assert most["2in"][1] <= 25
+    assert most["2p"][0] <= 20
+
+
 def test_the_number_of_answers_is_told_where_it_is_known() -> None:
     parts = [Part(SHAPES["1p"], 300), Part(SHAPES["2p"], 50), Part(SHAPES["2u"], 50, Grounding.ONE_HOP)]
     one_hop, two_hops, unions = stream(*parts).draw()

@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from query2particles.bench.data import bench_data
-from query2particles.bench.models import median_seconds, untrained
+from query2particles.bench.models import Subject, in_words, median_seconds
 from query2particles.bench.record import Bench, Say
-from query2particles.config import configured, preset
 from query2particles.engine.execute import execute
 from query2particles.engine.plan import compile_shapes
 from query2particles.engine.ranks import ids_for, rows_at_once, scoring, top_k
@@ -39,16 +37,13 @@ def bench_answer(
     say: Say = print,
 ) -> Bench:
     """Answers of an untrained model of the default preset, of FB15k-237's size."""
-    where = torch.device(device)
-    count = count or _COUNT[where.type]
-    graph, batch, _ = bench_data(data, count, say)
-    model = untrained(configured(preset(), None, settings), graph, where)
-    entities = len(graph.entities)
+    subject = Subject.of(data, device, count, _COUNT, settings, say)
+    where, batch, model, entities = subject.device, subject.batch, subject.model, len(subject.graph.entities)
     result = Bench(
         "answer",
         machine(where.type),
-        f"{where.type}, {graph.name}, {entities:,} entities, {count:,} test queries of each of {len(batch)} shapes, "
-        f"untrained default preset{''.join(f', {setting}' for setting in settings)}; from ids to the best {_BEST}",
+        f"{where.type}, {subject.graph.name}, {entities:,} entities, {subject.queries:,} test queries of {len(batch)} "
+        f"shapes, untrained {in_words(settings)}; from ids to the best {_BEST}",
         compares="times as many answers a second together as one query at a time",
     )
     every: list[float] = []
@@ -72,9 +67,8 @@ def bench_answer(
                 best_answers(model, shape, ids[start : start + together], entities)
 
     answer_all()
-    queries = sum(map(len, batch.values()))
     seconds = median_seconds(answer_all, where, 3)
-    result.figures["together answers/s"] = round(queries / seconds)
+    result.figures["together answers/s"] = round(subject.queries / seconds)
     result.ratios["together"] = round(sum(every) / 1000 / seconds, 2)
     return result
 

@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from query2particles.bench.data import bench_data
-from query2particles.bench.models import finish, median_seconds, seconds_of, untrained
+from query2particles.bench.models import Subject, finish, in_words, median_seconds, seconds_of
 from query2particles.bench.record import Bench, Say
-from query2particles.config import configured, preset
 from query2particles.engine.exact import Batch
 from query2particles.engine.execute import execute
 from query2particles.engine.plan import compile_shapes
@@ -50,20 +48,17 @@ def bench_evaluate(
     say: Say = print,
 ) -> Bench:
     """Evaluation of BetaE's official NELL test set; on a CPU of a part of it."""
-    where = torch.device(device)
-    count = count or _COUNT[where.type]
-    graph, batch, _ = bench_data(data, count, say, name="NELL", queries="betae")
-    alone = {shape: ids[: min(_ALONE[where.type], count or len(ids))] for shape, ids in batch.items()}
-    queries = sum(map(len, batch.values()))
+    subject = Subject.of(data, device, count, _COUNT, settings, say, name="NELL", queries="betae")
+    where, graph, batch, model, queries = subject.device, subject.graph, subject.batch, subject.model, subject.queries
+    alone = {shape: ids[: _ALONE[where.type]] for shape, ids in batch.items()}
     result = Bench(
         "evaluate",
         machine(where.type),
-        f"{where.type}, {graph.name}, {queries:,} test queries of {len(batch)} shapes, untrained default preset"
-        f"{''.join(f', {setting}' for setting in settings)}; median of {_REPEATS} runs; one at a time: "
+        f"{where.type}, {graph.name}, {queries:,} test queries of {len(batch)} shapes, untrained "
+        f"{in_words(settings)}; median of {_REPEATS} runs; one at a time: "
         f"{sum(map(len, alone.values())):,} of them, scaled shape by shape",
         compares="times as fast as the same model one query at a time",
     )
-    model = untrained(configured(preset(), None, settings), graph, where)
     say(f"labelling {queries:,} queries")
     found: dict[Query, Labels] = {}
     label_seconds = seconds_of(lambda: found.update(label(graph, "test", batch)), where)

@@ -1,25 +1,63 @@
-"""What the benches of a model share: an untrained model, a clock that waits for the device."""
+"""What the benches of a model share: an untrained model with queries, a clock that waits for the device."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
-from query2particles.config import Config, build
+from query2particles.bench.data import bench_data
+from query2particles.bench.record import Say
+from query2particles.config import build, configured, preset
+from query2particles.engine.exact import Batch
 from query2particles.graph.graph import Graph
 from query2particles.methods.q2p import Q2P
 
-__all__ = ["finish", "median_seconds", "seconds_of", "untrained"]
+__all__ = ["Subject", "finish", "in_words", "median_seconds", "seconds_of"]
 
 
-def untrained(config: Config, graph: Graph, device: torch.device) -> Q2P:
-    """A model with its first weights; what they are does not matter for speed."""
-    with torch.random.fork_rng([]):
-        torch.manual_seed(config.training.seed)
-        return build(config, len(graph.entities), graph.at("train").relations).eval().to(device)
+@dataclass(frozen=True)
+class Subject:
+    """What is measured: a model with its first weights, which do not matter for speed, and test queries for it."""
+
+    device: torch.device
+    graph: Graph
+    batch: Batch
+    model: Q2P
+
+    @staticmethod
+    def of(
+        data: Path | None,
+        device: torch.device | str,
+        count: int | None,
+        usual: Mapping[str, int | None],
+        settings: Sequence[str],
+        say: Say,
+        *,
+        name: str = "FB15k-237",
+        queries: str = "betae-resampled",
+    ) -> Subject:
+        """With `count` queries of each shape; without it, as many as are `usual` on such a device (None: all)."""
+        where = torch.device(device)
+        graph, batch, _ = bench_data(data, count or usual[where.type], say, name=name, queries=queries)
+        config = configured(preset(), None, settings)
+        with torch.random.fork_rng([]):
+            torch.manual_seed(config.training.seed)
+            model = build(config, len(graph.entities), graph.at("train").relations).eval().to(where)
+        return Subject(where, graph, batch, model)
+
+    @property
+    def queries(self) -> int:
+        return sum(map(len, self.batch.values()))
+
+
+def in_words(settings: Sequence[str]) -> str:
+    """What a model of the default preset with these settings is called."""
+    return ", ".join(["default preset", *settings])
 
 
 def finish(device: torch.device) -> None:

@@ -1,8 +1,8 @@
 """`q2p bench train`: updates of training, against the matrix products of their own scores.
 
 The products are those that the loss cannot do without: scores from particles and entities, and the derivatives by
-both. In the shapes that the loss gives them (engine/loss.py: the bias as one more coordinate, the depth in eights, the
-entities in tiles of 64; bfloat16 on CUDA) they are the least that an update takes.
+both. In the shapes that the loss gives them (engine/loss.py: the bias as one more coordinate, depth and
+entities in whole tiles; bfloat16 on CUDA) they are the least that an update takes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from pathlib import Path
 import torch
 
 from query2particles.bench.data import bench_graph
-from query2particles.bench.models import finish, median_seconds, seconds_of
+from query2particles.bench.models import finish, in_words, median_seconds, seconds_of
 from query2particles.bench.record import Bench, Say
 from query2particles.config import Config, configured, preset
+from query2particles.engine.loss import DEPTH_TILE, ENTITY_TILE, rounded_up
 from query2particles.engine.plan import compile_shapes
 from query2particles.engine.update import POOLED
 from query2particles.graph.graph import Graph
@@ -66,7 +67,7 @@ def bench_train(
     result = Bench(
         "train",
         machine(where.type),
-        f"{where.type}, default preset{''.join(f', {setting}' for setting in settings)}; training mix of shapes, "
+        f"{where.type}, {in_words(settings)}; training mix of shapes, "
         f"sampling included; medians of {effort.blocks} blocks of {effort.updates} updates",
         compares="an update / its own score products",
     )
@@ -75,7 +76,6 @@ def bench_train(
         config = configured(preset(), None, [f"batch={batch}", *settings])
         say(f"{graph.name}, {len(graph.entities):,} entities, batch {config.training.batch:,}")
         with _cold_caches():
-            torch.compiler.reset()
             _measure(result, graph, config, where, effort)
     return result
 
@@ -126,8 +126,8 @@ class Products:
         plan = compile_shapes(tuple(part.shape for part in parts), Q2P.kind)
         widths = (plan.nodes[root].kind for root in plan.roots)  # in units of K: a union of two has 2 K particles
         units = sum(part.count * width for part, width in zip(parts, widths, strict=True) if isinstance(width, int))
-        depth = config.model.dimension + 1
-        return Products(units * config.model.particles, _rounded_up(entities, 64), _rounded_up(depth, 8))
+        depth = rounded_up(config.model.dimension + 1, DEPTH_TILE)
+        return Products(units * config.model.particles, rounded_up(entities, ENTITY_TILE), depth)
 
     def seconds(self, device: torch.device, effort: Effort) -> float:
         """What the three take together."""
@@ -151,7 +151,10 @@ class Products:
 
 @contextmanager
 def _cold_caches() -> Iterator[None]:
-    """Compilers find nothing that an earlier run has left: compiling takes what it takes the first time."""
+    """Compilers find nothing on the disk that an earlier run has left: compiling takes what it takes the first time.
+
+    What they keep in memory goes with every new model that is compiled (engine/compiled.py).
+    """
     before = {name: os.environ.pop(name, None) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -163,7 +166,3 @@ def _cold_caches() -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def _rounded_up(size: int, tile: int) -> int:
-    return -(-size // tile) * tile

@@ -3,12 +3,15 @@
 Everything heavy is imported inside the commands, so that `q2p --help` answers at once.
 """
 
-from query2particles.cli import answers, benches, queries, training  # each registers its commands
+# isort: off
+from query2particles.cli import answers, queries, training, evaluating, benches  # commands are listed in this order
+
+# isort: on
 from query2particles.cli.graphs import graph_app
 from query2particles.cli.queries import data_app
 from query2particles.cli.root import app, main
 
-__all__ = ["answers", "app", "benches", "main", "queries", "training"]
+__all__ = ["answers", "app", "benches", "evaluating", "main", "queries", "training"]
 
 app.add_typer(graph_app, name="graph")
 app.add_typer(data_app, name="data")

@@ -66,10 +66,10 @@ def demo(
     if trained.signal is not None:
         note(f"Stopped after update {trained.update:,}. Go on with:  q2p train --resume {out}")
         raise Stopped(trained.signal)
-    methods = {**demo.baselines(graph), "Query2Particles": run.model(graph)}
+    methods, unions = {**demo.baselines(graph), "Query2Particles": run.model(graph)}, run.config.training.unions
     with progress_bar("ranking", sum(row.queries for row in drawn) * len(methods)) as progress:
-        compared = demo.compare(methods, *queries, progress=progress)
-    guessed = list(demo.guess_all(graph, methods["Query2Particles"], k=5))
+        compared = demo.compare(methods, *queries, unions=unions, progress=progress)
+    guessed = list(demo.guess_all(graph, methods["Query2Particles"], k=5, unions=unions))
     if not json:
         _print_end(compared, guessed)
         typer.echo(f"\nTrained in {trained.seconds:,.0f} s; the run is in {out}, its curve in {out / demo.PLOT}")
@@ -82,7 +82,7 @@ def demo(
             "run": str(out),
             "plot": str(out / demo.PLOT),
             "train_seconds": round(trained.seconds, 2),
-            "mrr": {name: demo.percentages(found) for name, found in compared.items()},
+            "mrr": {name: found.percentages(2) for name, found in compared.items()},
             "questions": [one.as_json() for one in guessed],
         }
     )
@@ -132,13 +132,12 @@ def answer(
 ) -> None:
     """Answer a question, or a file of them."""
     from query2particles.answer import ask
-    from query2particles.graph.folders import open_graph
     from query2particles.show import print_answered, print_json
 
     del method  # there is one so far; the option is here so that scripts can name it
     if (query is None) == (file is None):
         raise UsageError("name either a QUERY or a --file of them")
-    opened = open_graph(graph)
+    opened = _opened(graph)
     written: Syntax | None = syntax.value if syntax else None
     if query is not None:
         found = ask(opened, query, k=k, syntax=written, split=split_of(split))
@@ -164,6 +163,23 @@ def answer(
     if failed:
         typer.echo(f"{failed} of {len(results)} questions could not be understood", err=True)
         raise typer.Exit(1)
+
+
+def _opened(source: str) -> Graph:
+    """The graph to ask; a run folder, which holds none, is told from a folder of something else."""
+    from query2particles.graph.folders import open_graph
+
+    try:
+        return open_graph(source)
+    except UsageError:
+        from query2particles.run import Run, is_run_folder  # heavy, so not before it is needed
+
+        if not is_run_folder(Path(source)):
+            raise
+        raise UsageError(
+            f"{source} is a run: its model cannot be asked by this command yet. Ask the graph that it was trained on:  "
+            f"q2p answer {Run.open(Path(source)).graph_folder} QUERY"
+        ) from None
 
 
 def _questions(file: Path) -> Iterator[tuple[int, str]]:

@@ -18,6 +18,7 @@ class Compiled:
     """
 
     def __init__(self, method: Any) -> None:
+        torch.compiler.reset()  # what was compiled for earlier models counts against a limit
         self._method = method
         self.anchor = _open_batch(method.anchor)
         self.project = _open_batch(method.project)

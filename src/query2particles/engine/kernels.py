@@ -1,4 +1,4 @@
-"""The CUDA kernel between the score products of `engine/loss`: each score is read twice and written once.
+"""The CUDA kernel between the score products of `engine/loss`: scores are read from memory once and written once.
 
 Only imported where there is a CUDA device (or Triton's interpreter, for tests): Triton comes with CUDA builds of torch.
 """
@@ -26,7 +26,7 @@ def rows_in_place(
 ) -> Tensor:
     """The losses (n,) of scores (n, w, N'), which are overwritten by their derivatives; as `engine.loss` defines them.
 
-    One program takes one query, so that its second reading comes from the cache.
+    One program takes one query, so that what it reads again comes from the cache.
     """
     n, width, columns = scores.shape
     losses = torch.empty(n, device=scores.device, dtype=torch.float32)

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["PLAIN", "LossTerms", "max_softmax", "softmax_loss"]
+__all__ = ["DEPTH_TILE", "ENTITY_TILE", "PLAIN", "LossTerms", "max_softmax", "rounded_up", "softmax_loss"]
 
-_ENTITY_TILE = 64
-_DEPTH_TILE = 8
+ENTITY_TILE = 64
+DEPTH_TILE = 8
 _BLOCK_BYTES = 1 << 30
 _NEVER = -1e30
 """The score of the entities that only fill up the last tile: below any other, and finite in bfloat16."""
@@ -79,13 +79,13 @@ class _MaxSoftmax(torch.autograd.Function):
     ) -> Tensor:
         n, w, d = particles.shape
         entities = len(table)
-        depth = _rounded_up(d + 1, _DEPTH_TILE)
+        depth = rounded_up(d + 1, DEPTH_TILE)
         dtype = torch.bfloat16 if particles.is_cuda else table.dtype
         # The bias rides along as one more coordinate: ⟨[p, 1], [e, b]⟩ = ⟨p, e⟩ + b.
         p = particles.new_zeros((n, w, depth), dtype=dtype)
         p[..., :d] = particles
         p[..., d] = 1
-        e = table.new_zeros((_rounded_up(entities, _ENTITY_TILE), depth), dtype=dtype)
+        e = table.new_zeros((rounded_up(entities, ENTITY_TILE), depth), dtype=dtype)
         e[:entities, :d] = table
         e[:entities, d] = bias
         e[entities:, d] = _NEVER * terms.sign
@@ -111,7 +111,7 @@ class _MaxSoftmax(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        slopes = (slope.to(dtype) * one for one, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True))
+        slopes = (one.to(dtype) * slope for one, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True))
         return *slopes, None, None, None, None
 
 
@@ -155,5 +155,5 @@ def _excess(log_z: Tensor, sizes: Tensor) -> Tensor:
     return torch.where(sizes > 0, log_z - sizes.clamp(min=1).log(), 0.0)
 
 
-def _rounded_up(size: int, tile: int) -> int:
+def rounded_up(size: int, tile: int) -> int:
     return -(-size // tile) * tile

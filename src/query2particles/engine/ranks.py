@@ -12,7 +12,7 @@ there: another product would round differently, and equal scores would no longer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -34,6 +34,7 @@ __all__ = [
     "Ranks",
     "TiePolicy",
     "all_scores",
+    "best_of",
     "ids_for",
     "ranks",
     "rows_at_once",
@@ -210,13 +211,18 @@ def top_k(
     method: Method[State], state: State, k: int, *, entities: int, block: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """The best k entities (n, k) of each query, best first, and their scores; of equal ones the smaller id first."""
-    best: Tensor | None = None
     with scoring(method):
-        for start, scores in score_blocks(method, state, entities, block):
-            _refuse_nan(scores)
-            keys = _keys(scores, start)
-            merged = keys if best is None else torch.cat([best, keys], dim=1)
-            best = merged.topk(min(k, merged.shape[1]), dim=1).values
+        return best_of(score_blocks(method, state, entities, block), k)
+
+
+def best_of(blocks: Iterable[tuple[int, Tensor]], k: int) -> tuple[Tensor, Tensor]:
+    """The same from scores (n, m) of m entities at a time, with the id of the first."""
+    best: Tensor | None = None
+    for start, scores in blocks:
+        _refuse_nan(scores)
+        keys = _keys(scores, start)
+        merged = keys if best is None else torch.cat([best, keys], dim=1)
+        best = merged.topk(min(k, merged.shape[1]), dim=1).values
     assert best is not None, "a graph has entities"
     return _LOW_BITS - (best & _LOW_BITS), _mirrored((best >> 32).int()).view(torch.float32)
 

@@ -125,16 +125,16 @@ class _Captured:
     def __init__(self, work: Callable[[], None], generator: torch.Generator | None = None) -> None:
         self._work, self._generator = work, generator
         self._calls = 0
+        self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self) -> None:
         self._calls += 1
         if self._calls <= _WARM_UP:
-            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):  # as what is to be captured must
+            self._side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._side):  # as what is to be captured must
                 self._work()
-            torch.cuda.current_stream().wait_stream(stream)
+            torch.cuda.current_stream().wait_stream(self._side)
             return
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()

@@ -44,7 +44,9 @@ def experiments() -> Mapping[str, Experiment]:
     found = [
         one
         for path in sorted(Path(__file__).parent.glob("*-*.toml"))
-        for one in _experiments_of(tomllib.loads(path.read_text("utf-8")))
+        for document in [tomllib.loads(path.read_text("utf-8"))]
+        for graph in document["graphs"]
+        for one in _experiments_of(graph, document)
     ]
     return {one.name: one for one in found}
 
@@ -58,9 +60,8 @@ def experiment(name: str) -> Experiment:
     return known[name]
 
 
-def _experiments_of(document: Mapping[str, Any]) -> list[Experiment]:
-    graph, method = document["graph"], document["method"]
-    found = []
+def _experiments_of(graph: str, document: Mapping[str, Any]) -> list[Experiment]:
+    method, found = document["method"], []
     for name, queries in document["sets"].items():
         for variant, own in document["variants"].items():
             settings = {**document["settings"], **own}

@@ -56,9 +56,9 @@ class Settings:
     the gates of every hop but the first."""
     passes: int = 1
     """How often a complement goes through its block, and an intersection that has one (`keep`)."""
-    keep: Literal["pool", "sample", "rows"] = "pool"
-    """How an intersection comes from N·K particles to K: K summaries attend to all of them (`Pool`); or all go through
-    a block, of which a random sample is kept (one for all queries of a call; evenly spaced when not training), or rows
+    keep: Literal["summaries", "sample", "rows"] = "summaries"
+    """How an intersection comes from N·K particles to K: K summaries attend to all (`Summaries`); or all go through a
+    block, of which a random sample is kept (one for all queries of a call; evenly spaced when not training), or rows
     0, N, 2N, …, as in the released code."""
     bias: bool = True
     """A learned bias for each entity."""
@@ -107,7 +107,7 @@ class Q2P(nn.Module):
         self.offsets = nn.Parameter(torch.randn(settings.particles, d) * settings.offset_scale)  # M
         self.bias = nn.Parameter(torch.zeros(entities)) if settings.bias else None
         self.projection = Projection(settings)
-        self.intersection = Pool(settings) if settings.keep == "pool" else _Passes(settings)
+        self.intersection = Summaries(settings) if settings.keep == "summaries" else _Passes(settings)
         self.complementation = _Passes(settings)
 
     def anchor(self, entities: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ class Q2P(nn.Module):
     def intersect(self, branches: Sequence[Tensor]) -> Tensor:
         together = torch.cat(list(branches), 1)  # (n, w, d): w = N·K, more where a branch is a union
         p: Tensor = self.intersection(together)
-        if self.settings.keep != "pool":
+        if self.settings.keep != "summaries":
             p = p[:, self._kept(p.shape[1], len(branches), p.device)]
         return p
 
@@ -176,7 +176,7 @@ class Projection(nn.Module):
         self.gates = nn.Linear(d, 2 * d, bias=False)  # U_z, U_r
         self.transition = nn.Linear(d, d, bias=False)  # U_h
         self.norm = norm_of(d, settings.norm)
-        self.later = _block(settings) if settings.projection == "later-block" else None
+        self.later = _block(settings, dropout=0.0) if settings.projection == "later-block" else None
         self.mix = _block(settings, dropout=0.0) if settings.projection == "block" else _Mix(settings)
 
     def forward(self, p: Tensor, e: Tensor, hop: int) -> Tensor:
@@ -193,7 +193,7 @@ class Projection(nn.Module):
         return result
 
 
-class Pool(nn.Module):
+class Summaries(nn.Module):
     """The default's intersection: K summaries attend to all particles, rather than all of them with K to be kept.
 
         c = mean of all particles P        A = LN(c + Attn(W_q c + S, W_k P, W_v P))        P' = LN(A + MLP(A))

@@ -137,7 +137,10 @@ def _ground(edges: DeviceEdges, schedule: Schedule, part: Part, rows: int, candi
 class Groundings:
     """Groundings of all parts with a positive each, usable or not, one part below the other."""
 
-    def __init__(self, edges: DeviceEdges, parts: Sequence[Part], rows: Sequence[int], candidates: int) -> None:
+    def __init__(
+        self, edges: DeviceEdges, parts: Sequence[Part], rows: Sequence[int], candidates: int, cap: float
+    ) -> None:
+        self._cap = cap
         schedule = Schedule()
         each = zip(parts, rows, strict=True)
         grounded = [_ground(edges, schedule, part, count, candidates) for part, count in each]
@@ -199,6 +202,7 @@ class Groundings:
         found = weights.gather(1, picks) > 0
         positives = torch.where(found, self._candidates(tensors).gather(1, picks), self._answers(tensors))
         usable &= (found | self._answer_fits).squeeze(1)
+        usable &= sums[:, -1] <= self._cap  # weights tell how many answers a candidate stands for
         return columns[self._ids], positives.squeeze(1), usable
 
 

@@ -47,16 +47,24 @@ class Stream:
 
     `candidates` is how many answers of each row are considered. With fewer, a draw takes less (half of them, less than
     half the time), more queries with few answers are lost, and the positives of long chains are less uniform.
+    Queries with more answers than `cap` are not drawn; their number is exact for one-hop queries, and otherwise
+    estimated from the candidates.
     """
 
     def __init__(
-        self, edges: DeviceEdges, parts: Sequence[Part], generator: torch.Generator, *, candidates: int = 16
+        self,
+        edges: DeviceEdges,
+        parts: Sequence[Part],
+        generator: torch.Generator,
+        *,
+        candidates: int = 16,
+        cap: float = math.inf,
     ) -> None:
         self.parts = tuple(parts)
         self._generator = generator
-        tallies = _try(edges, parts, candidates)
+        tallies = _try(edges, parts, candidates, cap)
         rows = [_rows_needed(part.count, tally) for part, tally in zip(parts, tallies, strict=True)]
-        self._groundings = Groundings(edges, parts, rows, candidates)
+        self._groundings = Groundings(edges, parts, rows, candidates, cap)
         self._front = _Front(rows, [part.count for part in parts], edges.device)
         self._edges = edges
 
@@ -115,7 +123,7 @@ class _Tally:
     rows: int = 0
 
 
-def _try(edges: DeviceEdges, parts: Sequence[Part], candidates: int) -> list[_Tally]:
+def _try(edges: DeviceEdges, parts: Sequence[Part], candidates: int, cap: float) -> list[_Tally]:
     """Draw rows of each kind of part until enough are usable."""
     generator = torch.Generator(edges.device).manual_seed(0)
     kinds = [replace(part, count=1) for part in parts]
@@ -124,7 +132,7 @@ def _try(edges: DeviceEdges, parts: Sequence[Part], candidates: int) -> list[_Ta
         waiting = [kind for kind, tally in tallies.items() if tally.usable < _TRIAL_USABLE]
         if not waiting:
             break
-        rows = Groundings(edges, waiting, [_TRIAL_ROWS] * len(waiting), candidates)
+        rows = Groundings(edges, waiting, [_TRIAL_ROWS] * len(waiting), candidates, cap)
         uniforms = torch.rand(rows.uniforms, generator=generator, dtype=torch.float64, device=edges.device)
         _, _, usable = rows.draw(uniforms)
         for kind, number in zip(waiting, usable.view(len(waiting), -1).sum(1).tolist(), strict=True):
@@ -133,7 +141,7 @@ def _try(edges: DeviceEdges, parts: Sequence[Part], candidates: int) -> list[_Ta
         if not tally.usable:
             raise SamplingError(
                 f"none of {tally.rows:,} draws of {nickname(kind.shape)} on this graph gave a query with an answer: "
-                "leave this shape out of the training mix, or train on a graph with more edges"
+                "leave this shape out of the training mix, raise the cap, or train on a graph with more edges"
             )
     return [tallies[kind] for kind in kinds]
 

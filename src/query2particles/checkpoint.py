@@ -1,0 +1,221 @@
+"""Weights on disk: one safetensors file with a document about itself, and the whole state of a training in one.
+
+A file belongs to a graph, by its fingerprint. Whatever is wrong with one is a RunError that says what to do.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from query2particles.config import Training
+from query2particles.errors import RunError, clipped, printable
+from query2particles.files import new_file
+
+__all__ = ["Checkpoint", "State", "quoted", "unwritten"]
+
+_FORMAT = 1
+_MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
+"""What AdamW remembers of a parameter."""
+_DEVICES = ("cpu", "cuda")
+
+
+@dataclass
+class State:
+    """What training has to remember besides weights, the optimiser's state and random states.
+
+    Validations are mean MRRs in percent, by group of shapes: epfo, negation, all.
+    """
+
+    update: int = 0
+    seconds: float = 0.0
+    latest: dict[str, float] | None = None
+    best: dict[str, float] | None = None
+    best_update: int = 0
+    waited: int = 0
+    """Validations since the best."""
+
+    def note(self, validation: dict[str, float]) -> bool:
+        """Take down a validation; whether it is the best so far."""
+        self.latest = validation
+        better = self.best is None or validation["all"] > self.best["all"]
+        if better:
+            self.best, self.best_update = validation, self.update
+        self.waited = 0 if better else self.waited + 1
+        return better
+
+    def finished(self, training: Training) -> bool:
+        """Whether there is nothing left to do: all updates are made, or too many validations were no better."""
+        return self.update >= training.updates or 0 < training.patience <= self.waited
+
+    @staticmethod
+    def from_json(document: object) -> State:
+        """What `asdict` gave; a ValueError where it is nothing of the kind."""
+        known = asdict(State())
+        if not isinstance(document, dict) or document.keys() != known.keys():
+            raise ValueError(f"a state has {', '.join(known)}")
+        for name in ("update", "best_update", "waited"):
+            if type(document[name]) is not int or document[name] < 0:
+                raise ValueError(f"{name} is {clipped(repr(document[name]))}")
+        for name in ("latest", "best"):
+            if document[name] is not None and not (isinstance(document[name], dict) and "all" in document[name]):
+                raise ValueError(f"{name} is {clipped(repr(document[name]))}")
+        numbers = [document["seconds"], *(document["latest"] or {}).values(), *(document["best"] or {}).values()]
+        if not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):
+            raise ValueError("a figure is no number")
+        return State(**document)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A file of weights for the graph of this fingerprint; `other` names the one beside it, which may be whole."""
+
+    path: Path
+    graph: str
+    other: str
+
+    def save_weights(self, model: torch.nn.Module, state: State) -> None:
+        self._write(model.state_dict(), {"update": state.update, "validation": state.latest})
+
+    def load_weights(self, model: torch.nn.Module) -> None:
+        tensors, _ = self._read()
+        self._load(model, tensors)
+
+    def save_training(
+        self, model: torch.nn.Module, optimiser: torch.optim.AdamW, generator: torch.Generator, state: State
+    ) -> None:
+        tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+        for number, moments in optimiser.state_dict()["state"].items():
+            tensors |= {f"optimiser.{number}.{name}": value for name, value in moments.items()}
+        tensors["random.stream"] = generator.get_state()
+        tensors["random.torch"] = torch.get_rng_state()
+        if generator.device.type == "cuda":
+            tensors["random.cuda"] = torch.cuda.get_rng_state(generator.device)
+        self._write(tensors, {"device": generator.device.type, "state": asdict(state)})
+
+    def load_training(self, model: torch.nn.Module, optimiser: torch.optim.AdamW, generator: torch.Generator) -> State:
+        """Bring all of it to where it was saved.
+
+        Another kind of device cannot continue the random numbers of the one that saved: the draws go on from numbers
+        of their own, neither those of the start nor those that would have come.
+        """
+        tensors, about = self._read()
+        device, state = self._device_and_state(about)
+        self._load(model, _below("model.", tensors))
+        try:
+            _load_moments(optimiser, _below("optimiser.", tensors))
+            torch.set_rng_state(tensors["random.torch"])
+            if device != generator.device.type:
+                generator.manual_seed(generator.initial_seed() + state.update)
+            else:
+                generator.set_state(tensors["random.stream"])
+                if device == "cuda":
+                    torch.cuda.set_rng_state(tensors["random.cuda"], generator.device)
+        except (LookupError, ValueError, TypeError, RuntimeError) as error:
+            raise self._unreadable(error) from error
+        return state
+
+    def device_and_state(self) -> tuple[str, State]:
+        """The kind of device that a training was saved on, and its state; no tensor is read."""
+        return self._device_and_state(self._read(header=True)[1])
+
+    def _device_and_state(self, about: Mapping[str, Any]) -> tuple[str, State]:
+        if about.get("device") not in _DEVICES:
+            raise self._unreadable(f"it does not say whether it was saved on {' or '.join(_DEVICES)}")
+        try:
+            return about["device"], State.from_json(about.get("state"))
+        except ValueError as error:
+            raise self._unreadable(error) from error
+
+    def _write(self, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+        document = {"format": _FORMAT, "graph": self.graph, **about}
+        on_host = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+        try:
+            with new_file(self.path) as partial:
+                # The library's own writer leaves files of unknown names behind where it is killed.
+                partial.write_bytes(save(on_host, {"about": json.dumps(document)}))
+        except OSError as error:
+            raise unwritten(self.path, error) from error
+
+    def _read(self, *, header: bool = False) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors of the file (none for its `header` alone), and the document that goes with them."""
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                about = json.loads((file.metadata() or {})["about"])
+                tensors = {} if header else {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        except FileNotFoundError as error:
+            folder, name = self.path.parent, self.path.name
+            raise RunError(
+                f"{folder} has no {name}: nothing was saved yet; go on with q2p train --resume {folder}"
+            ) from error
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+            raise self._unreadable(error) from error
+        if not isinstance(about, dict):
+            raise self._unreadable("what it says about itself is no object")
+        if about.get("format") != _FORMAT:
+            raise RunError(f"{self.path} is in format {quoted(about.get('format'))}, this version reads {_FORMAT}")
+        if about.get("graph") != self.graph:
+            raise RunError(
+                f"{self.path} holds weights for another graph than the one that config.json beside it names; put back "
+                "the file that was there, or train it again"
+            )
+        return tensors, about
+
+    def _load(self, model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
+        own = model.state_dict()
+        forms, wanted = ({key: (one.shape, one.dtype) for key, one in several.items()} for several in (weights, own))
+        differing = sorted(key for key in forms.keys() | wanted.keys() if forms.get(key) != wanted.get(key))
+        if differing:
+            raise RunError(
+                f"the weights in {self.path} do not fit config.json beside them ({quoted(differing[0])}); "
+                "put back the file that was there, or train it again"
+            )
+        if not all(bool(one.isfinite().all()) for one in weights.values()):
+            raise self._unreadable("it holds weights that are no numbers")
+        model.load_state_dict(dict(weights))
+
+    def _unreadable(self, reason: object) -> RunError:
+        return RunError(
+            f"{self.path} cannot be read ({quoted(reason)}); copy it from a backup, or train again "
+            f"({self.other} beside it may be whole)"
+        )
+
+
+def unwritten(path: Path, reason: object) -> RunError:
+    return RunError(
+        f"{path} could not be written ({quoted(reason)}); what was saved before is still there. "
+        f"Make room, then go on with q2p train --resume {path.parent}"
+    )
+
+
+def quoted(text: object) -> str:
+    """What a file or an error says, fit for a message."""
+    return printable(clipped(str(text), 120))
+
+
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _load_moments(optimiser: torch.optim.AdamW, moments: Mapping[str, Tensor]) -> None:
+    """The optimiser's state, by parameter's number and moment; a ValueError where it is nothing of the kind."""
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+    found: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in moments.items():
+        number, _, moment = name.partition(".")
+        shape = torch.Size() if moment == "step" else parameters[int(number)].shape
+        if tensor.shape != shape or not tensor.is_floating_point():
+            raise ValueError(f"the optimiser's {clipped(name)} is of shape {tuple(tensor.shape)}")
+        found.setdefault(int(number), {})[moment] = tensor
+    if any(several.keys() != _MOMENTS for several in found.values()):
+        raise ValueError(f"the optimiser keeps {', '.join(sorted(_MOMENTS))}")
+    optimiser.load_state_dict({**optimiser.state_dict(), "state": found})

@@ -1,0 +1,96 @@
+"""What a model is trained on: how many queries of each shape make a batch, where they come from, and at what rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+
+import torch
+
+from query2particles.config import Training
+from query2particles.engine.loss import LossTerms
+from query2particles.engine.update import POOLED
+from query2particles.errors import UsageError
+from query2particles.graph.graph import Graph
+from query2particles.query.algebra import SHAPES, Complement
+from query2particles.workload.device_edges import DeviceEdges
+from query2particles.workload.selection import stored_queries
+from query2particles.workload.stream import FixedStream, Grounding, Part, Stream
+
+__all__ = ["doubts", "rate_at", "training_parts", "training_stream"]
+
+
+def training_parts(training: Training) -> tuple[list[Part], list[LossTerms]]:
+    """How many queries of each shape make a batch, and how each is trained."""
+    terms = LossTerms(training.smoothing, training.calibration)
+    counts = _counts(training)
+    if training.edge_share + training.union_share > 1:
+        raise UsageError("edge_share and union_share are shares of the 1p queries: together at most 1")
+    one_hop = counts.get("1p", 0)
+    by_edge, unions = round(one_hop * training.edge_share), round(one_hop * training.union_share)
+    if one_hop:
+        counts["1p"] -= by_edge + unions
+    parts = [Part(SHAPES[name], count) for name, count in counts.items() if count > 0]
+    if by_edge:
+        parts.append(Part(SHAPES["1p"], by_edge, Grounding.EDGE))
+    if unions:
+        parts.append(Part(SHAPES["2u"], unions, Grounding.ONE_HOP))
+    every = [terms] * len(parts)
+    if one_hop and training.inverted_complements:
+        parts.append(Part(Complement(SHAPES["1p"]), one_hop, Grounding.ONE_HOP))
+        every.append(terms._replace(sign=-1.0))
+    return parts, every
+
+
+def training_stream(
+    graph: Graph, training: Training, parts: Sequence[Part], generator: torch.Generator
+) -> Stream | FixedStream:
+    """Where the queries of a batch come from: a folder of them, or the edges; on CUDA several batches at a time."""
+    if generator.device.type == "cuda":
+        parts = [replace(part, count=part.count * POOLED) for part in parts]
+    if training.workload:
+        if training.all_edges:
+            raise UsageError("a workload's answers follow from the training edges: leave out workload or all_edges")
+        batch, labels = stored_queries(graph, Path(training.workload), "train")
+        return FixedStream({shape: (ids, labels[shape].hard) for shape, ids in batch.items()}, parts, generator)
+    edges = graph.at("test" if training.all_edges else "train")
+    return Stream(DeviceEdges.of(edges, generator.device), parts, generator, cap=training.cap)
+
+
+def rate_at(update: int, training: Training) -> float:
+    """The learning rate of an update: a rise over `warm_up`, then constant, or half a cosine down to zero."""
+    if update < training.warm_up:
+        return training.rate * (update + 1) / (training.warm_up + 1)
+    if training.schedule == "constant":
+        return training.rate
+    rest = max(training.updates - training.warm_up, 1)
+    return training.rate * (1 + math.cos(math.pi * (update - training.warm_up) / rest)) / 2
+
+
+def doubts(training: Training) -> list[str]:
+    """What a person may not have meant by these settings."""
+    found = []
+    if missing := [name for name, count in _counts(training).items() if training.mix[name] and not count]:
+        found.append(
+            f"a batch of {training.batch:,} has no query of {', '.join(missing)}, which the mix names; "
+            "raise batch, or leave them out of mix"
+        )
+    if training.warm_up > training.updates:
+        found.append(
+            f"the rate never gets to {training.rate:g}: it rises over {training.warm_up:,} updates (warm_up), "
+            f"and there are {training.updates:,}"
+        )
+    return found
+
+
+def _counts(training: Training) -> dict[str, int]:
+    """The queries of each shape of the mix in a batch; rounding errors do not add up."""
+    total = sum(training.mix.values())
+    ends = [0.0, *accumulate(training.mix.values())]
+    return {
+        name: round(training.batch * end / total) - round(training.batch * start / total)
+        for name, start, end in zip(training.mix, ends[:-1], ends[1:], strict=True)
+    }

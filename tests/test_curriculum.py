@@ -1,0 +1,92 @@
+"""What a batch is made of, at which rate it is trained on, and what to tell a person about both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from query2particles.config import Training
+from query2particles.curriculum import doubts, rate_at, training_parts
+from query2particles.errors import UsageError
+from query2particles.query.algebra import SHAPES, Complement, nickname
+from query2particles.workload.groundings import Grounding
+
+
+@pytest.mark.parametrize("batch", [1, 7, 64, 1000])
+@pytest.mark.parametrize("share", [0.0, 1 / 3, 1.0])
+def test_a_batch_has_the_shapes_of_the_mix(batch: int, share: float) -> None:
+    training = replace(Training(), batch=batch, union_share=share, inverted_complements=True, smoothing=0.25)
+    parts, terms = training_parts(training)
+    assert sum(part.count for part in parts if part.shape != Complement(SHAPES["1p"])) == batch
+    counts = {part.shape: part.count for part in parts}
+    assert len(counts) == len(parts) == len(terms)
+    assert all(part.count > 0 for part in parts)
+    one_hop = counts.get(SHAPES["1p"], 0) + counts.get(SHAPES["2u"], 0)
+    total = sum(training.mix.values())
+    for name, weight in training.mix.items():
+        count = one_hop if name == "1p" else counts.get(SHAPES[name], 0)
+        assert abs(count - batch * weight / total) < 1
+    assert abs(counts.get(SHAPES["2u"], 0) - share * one_hop) <= 0.5
+    assert counts.get(Complement(SHAPES["1p"]), 0) == one_hop
+    for part, term in zip(parts, terms, strict=True):
+        added = part.shape in (SHAPES["2u"], Complement(SHAPES["1p"]))
+        assert part.grounding == (Grounding.ONE_HOP if added else Grounding.WALK)
+        assert term.sign == (-1 if part.shape == Complement(SHAPES["1p"]) else 1)
+        assert term.smoothing == 0.25
+
+
+def test_without_the_options_a_batch_is_the_mix_alone() -> None:
+    parts, _ = training_parts(replace(Training(), union_share=0.0, inverted_complements=False, mix={"2i": 1.0}))
+    assert [part.shape for part in parts] == [SHAPES["2i"]]
+
+
+def test_rates() -> None:
+    training = replace(Training(), rate=0.5, warm_up=4, updates=24, schedule="constant")
+    rates = [rate_at(update, training) for update in range(24)]
+    assert rates[:5] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
+    assert set(rates[4:]) == {0.5}
+    falling = [rate_at(update, replace(training, schedule="cosine")) for update in range(24)]
+    assert falling[:5] == pytest.approx(rates[:5])
+    assert falling[14] == pytest.approx(0.25)
+    assert falling == sorted(falling[:4]) + sorted(falling[4:], reverse=True)
+    assert 0 < falling[-1] < 0.01
+    assert rate_at(0, replace(training, warm_up=0)) == 0.5
+    assert rate_at(23, replace(training, warm_up=100)) == pytest.approx(0.5 * 24 / 101)
+
+
+def test_some_one_hop_queries_are_drawn_by_edge() -> None:
+    training = replace(Training(), batch=100, mix={"1p": 1.0, "2i": 1.0}, edge_share=0.4, union_share=0.2)
+    parts, _ = training_parts(training)
+    assert [(nickname(part.shape), part.count, part.grounding) for part in parts] == [
+        ("1p", 20, Grounding.WALK),
+        ("2i", 50, Grounding.WALK),
+        ("1p", 20, Grounding.EDGE),
+        ("2u", 10, Grounding.ONE_HOP),
+    ]
+    everything, _ = training_parts(replace(training, edge_share=1.0, union_share=0.0, mix={"1p": 1.0}))
+    assert [(part.count, part.grounding) for part in everything] == [(100, Grounding.EDGE)]
+    with pytest.raises(UsageError, match="together at most 1"):
+        training_parts(replace(training, union_share=0.7))
+
+
+def test_shapes_that_get_no_query_are_named() -> None:
+    training = replace(Training(), mix={"1p": 6.0, "2i": 1.0, "3p": 0.0, "2in": 1.0}, batch=4, warm_up=0)
+    (told,) = doubts(training)
+    have = {nickname(part.shape) for part in training_parts(training)[0]}
+    missing = {"2i", "2in"} - have
+    assert missing
+    assert "a batch of 4 has no query of " + ", ".join(sorted(missing, key=list(training.mix).index)) + "," in told
+    assert "3p" not in told, "its weight is 0"
+    assert doubts(replace(training, batch=64)) == []
+
+
+def test_what_a_share_takes_is_not_missing() -> None:
+    assert doubts(replace(Training(), mix={"1p": 1.0}, batch=4, union_share=1.0, warm_up=0)) == []
+
+
+def test_a_rate_that_only_rises() -> None:
+    training = replace(Training(), updates=10, warm_up=10)
+    assert doubts(training) == []
+    (told,) = doubts(replace(training, warm_up=11, rate=0.5))
+    assert "never gets to 0.5: it rises over 11 updates (warm_up), and there are 10" in told
