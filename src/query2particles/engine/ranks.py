@@ -124,7 +124,7 @@ def scoring(method: Method[Any]) -> Iterator[None]:
     matmul.fp32_precision = "ieee"  # bf16 and TF32 round so coarsely that scores tie
     module.eval()
     try:
-        with torch.no_grad(), torch.autocast(_device(method).type, enabled=False):
+        with torch.inference_mode(), torch.autocast(_device(method).type, enabled=False):
             yield
     finally:
         module.train(training)
