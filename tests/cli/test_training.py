@@ -176,6 +176,27 @@ def test_a_small_batch_and_a_long_warm_up_are_noted(tmp_path: Path, graph: Path,
     assert "note: the rate never gets to" in call.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "noted"),
+    [([], True), (["--seed", "3"], True), (["--preset", "small"], False), (["--set", "updates=5"], False)],
+)
+def test_what_is_made_for_a_gpu_says_so_on_a_cpu(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    noted: bool,
+) -> None:
+    def no_training(*_: object, **__: object) -> None:
+        raise UsageError("not here")
+
+    monkeypatch.setattr("query2particles.train.train", no_training)
+    arguments = ["train", "atlas", "--device", "cpu", "--out", str(tmp_path / "run"), *options]
+    with pytest.raises(UsageError, match="not here"):
+        app(arguments, standalone_mode=False)
+    assert ("--preset small takes minutes" in capsys.readouterr().err) == noted
+
+
 def test_a_run_cannot_be_asked_yet(graph: Path, run: Path, call: Call) -> None:
     with pytest.raises(UsageError, match=rf"is a run: its model cannot be asked .* yet.*q2p answer {graph} QUERY"):
         call("answer", run, "e1.r1")

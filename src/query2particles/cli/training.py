@@ -112,6 +112,11 @@ def train(
         configuration = configured(start, config, [*(settings or ()), *spelled])
         opened, where = open_graph(graph), device_named(device)
         run = Run.create(out, configuration, opened, graph)
+        as_large = configuration.model.dimension == start.model.dimension and start.preset != "small"
+        if where == "cpu" and as_large and configuration.training.updates >= start.training.updates:
+            note(
+                f"note: the preset {start.preset} is made for a GPU; on a CPU, --preset small takes minutes, not hours"
+            )
     updates = run.config.training.updates
     with progress_training(updates) as show:
         reports = [show, writer(run.folder)] if writer else [show]
