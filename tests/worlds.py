@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from hypothesis import strategies as st
 
 from query2particles.graph.graph import Graph, Split
 from query2particles.graph.vocabulary import Vocabulary
-from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union
+from query2particles.query.algebra import (
+    Anchor,
+    Complement,
+    Intersect,
+    Project,
+    Query,
+    Union,
+    numbered,
+    query_ids,
+)
 
 Successors = Mapping[tuple[int, int], set[int]]
 
@@ -139,3 +148,14 @@ def oracle(query: Query, known: Successors, everything: frozenset[int]) -> set[i
             return set().union(*(oracle(branch, known, everything) for branch in several))
         case Complement(inner):
             return set(everything - oracle(inner, known, everything))
+
+
+def by_shape(several: Sequence[Query]) -> tuple[dict[Query, list[tuple[int, ...]]], list[tuple[Query, int]]]:
+    """Queries as a batch, their branches as they stand; and for each in turn its shape and its row there."""
+    batch: defaultdict[Query, list[tuple[int, ...]]] = defaultdict(list)
+    places = []
+    for query in several:
+        shape = numbered(query)
+        places.append((shape, len(batch[shape])))
+        batch[shape].append(tuple(query_ids(query)))
+    return batch, places

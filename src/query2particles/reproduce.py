@@ -7,7 +7,6 @@ Names that share a recipe share its runs.
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -226,7 +225,6 @@ class _Series:
         self._watch.say(f"{self._recipe.name}, seed {seed}: {updates:,} updates, {run.folder}")
         if self._validation is None:
             self._validation = validation_set(self._graph, run.config.training)
-        gc.collect()  # what an earlier run has left on the GPU would count as memory of this one
         with self._watch.training(updates) as report:
             how = train(run, self._graph, device=self._device, validation=self._validation, on_progress=report)
         best = f"; the best after {how.best_update:,}: validation MRR {how.best_mrr:.2f}" if how.best_mrr else ""

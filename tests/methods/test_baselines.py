@@ -6,7 +6,6 @@ import math
 import random
 import time
 import tracemalloc
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
@@ -36,11 +35,9 @@ from query2particles.query.algebra import (
     Query,
     Union,
     branches,
-    numbered,
-    query_ids,
 )
 from query2particles.workload.sample import sample_shape
-from worlds import Successors, queries, random_graph, random_query, successors
+from worlds import Successors, by_shape, queries, random_graph, random_query, successors
 
 Floats = npt.NDArray[np.float32]
 
@@ -51,12 +48,7 @@ BASELINES = pytest.mark.parametrize("baseline", [FrequentTails, RelaxAndCount])
 
 def scores_of(method: Method[Any], several: Sequence[Query]) -> Floats:
     """The scores of queries of mixed shapes in one batch, their branches as they stand; in their order."""
-    batch: defaultdict[Query, list[tuple[int, ...]]] = defaultdict(list)
-    places = []
-    for query in several:
-        shape = numbered(query)
-        places.append((shape, len(batch[shape])))
-        batch[shape].append(tuple(query_ids(query)))
+    batch, places = by_shape(several)
     plan = compile_shapes(tuple(batch), method.kind)
     states = execute(plan, method, [np.array(ids) for ids in batch.values()])
     scores = {shape: method.score(state) for shape, state in zip(batch, states, strict=True)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations
@@ -31,11 +31,10 @@ from query2particles.query.algebra import (
     Union,
     anchor_positions,
     branches,
-    numbered,
     query_ids,
     replace_branches,
 )
-from worlds import queries
+from worlds import by_shape, queries
 
 Vector: TypeAlias = npt.NDArray[np.float64]
 Particles: TypeAlias = list[Vector]
@@ -254,12 +253,7 @@ def assert_equal(state: Tensor, expected: Sequence[Particles]) -> None:
 
 def executed(model: Q2P, several: Sequence[Query]) -> list[Tensor]:
     """The states (w, d) of queries of mixed shapes in one plan, their branches as they stand; in their order."""
-    batch: defaultdict[Query, list[tuple[int, ...]]] = defaultdict(list)
-    places = []
-    for query in several:
-        shape = numbered(query)
-        places.append((shape, len(batch[shape])))
-        batch[shape].append(tuple(query_ids(query)))
+    batch, places = by_shape(several)
     plan = compile_shapes(tuple(batch), model.kind)
     found = execute(plan, model, [torch.tensor(ids) for ids in batch.values()])
     of_shape = dict(zip(batch, found, strict=True))
