@@ -45,18 +45,20 @@ class Training:
     """The largest norm of a gradient."""
     smoothing: float = 0.0
     """Label smoothing, uniform over all entities."""
-    calibration: float = 0.0
-    """Where the number of answers n is known, how strongly log Z is drawn to log n (docs/methods.md): scores of
-    different queries compare then."""
+    exclusion: float = 1.0
+    """How much it counts that what a complement takes out of the answers scores below an answer (docs/methods.md)."""
     mix: Mapping[str, float] = field(
         default_factory=lambda: {
-            **{"1p": 3.0, "2p": 1.5, "3p": 1.5, "2i": 1.0, "3i": 1.0},
+            **{"1p": 4.0, "2p": 1.5, "3p": 1.5, "2i": 1.0, "3i": 1.0},
             **{"2in": 0.3, "3in": 0.3, "inp": 0.3, "pin": 0.3, "pni": 0.3},
         }
     )
     """The weight of each shape in a batch."""
     edge_share: float = 0.0
     """The share of 1p queries drawn edge by edge, so that those with many answers come more often."""
+    backoff: float = 0.0
+    """The share of positives that are drawn from all tails of the query's last relation instead, so that entities
+    which a query's own facts say nothing about are ranked by how often the relation leads to them."""
     cap: int = 1_000_000
     """Queries with more answers than this, as far as a draw can tell, are not trained on."""
     union_share: float = 0.0
@@ -121,6 +123,7 @@ _AS_RELEASED = Training(
     schedule="constant",
     warm_up=1000,
     smoothing=0.5,
+    exclusion=0.0,
     mix={
         **{"1p": 3.0, "2p": 1.5, "3p": 1.5, "2i": 1.0, "3i": 1.0},
         **{"2in": 0.1, "3in": 0.1, "inp": 0.1, "pin": 0.1, "pni": 0.1},
@@ -133,9 +136,22 @@ PRESETS: Mapping[str, Mapping[str, Config]] = MappingProxyType(
             "default": Config(),
             "small": Config(
                 preset="small",
-                model=replace(q2p.PRESETS["default"], dimension=64, dropout=0.0),
+                model=replace(
+                    q2p.PRESETS["default"],
+                    dimension=64,
+                    dropout=0.0,
+                    attention="separate",
+                    residual=True,
+                    norm="plain",
+                    projection="attention",
+                ),
                 training=Training(
-                    batch=512, updates=1500, rate=1e-2, warm_up=100, validate_every=150, validation_queries=100
+                    batch=512,
+                    updates=1500,
+                    rate=1e-2,
+                    warm_up=100,
+                    validate_every=150,
+                    validation_queries=100,
                 ),
             ),
             "paper": Config(preset="paper", model=q2p.PRESETS["paper"], training=_AS_RELEASED),
@@ -288,6 +304,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "rate": (0, 1e30),  # beyond, float32 has no such step
     "decay": (0, 1_000),
     "edge_share": (0, 1),
+    "backoff": (0, 1),
     "cap": (1, math.inf),
     "updates": (1, math.inf),
     "clip": (1e-9, math.inf),

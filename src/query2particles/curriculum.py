@@ -25,7 +25,7 @@ __all__ = ["doubts", "rate_at", "training_parts", "training_stream"]
 
 def training_parts(training: Training) -> tuple[list[Part], list[LossTerms]]:
     """How many queries of each shape make a batch, and how each is trained."""
-    terms = LossTerms(training.smoothing, training.calibration)
+    terms = LossTerms(training.smoothing, training.exclusion)
     counts = _counts(training)
     if training.edge_share + training.union_share > 1:
         raise UsageError("edge_share and union_share are shares of the 1p queries: together at most 1")
@@ -41,7 +41,7 @@ def training_parts(training: Training) -> tuple[list[Part], list[LossTerms]]:
     every = [terms] * len(parts)
     if one_hop and training.inverted_complements:
         parts.append(Part(Complement(SHAPES["1p"]), one_hop, Grounding.ONE_HOP))
-        every.append(terms._replace(sign=-1.0))
+        every.append(terms._replace(exclusion=0.0, sign=-1.0))
     return parts, every
 
 
@@ -57,7 +57,7 @@ def training_stream(
         batch, labels = stored_queries(graph, Path(training.workload), "train")
         return FixedStream({shape: (ids, labels[shape].hard) for shape, ids in batch.items()}, parts, generator)
     edges = graph.at("test" if training.all_edges else "train")
-    return Stream(DeviceEdges.of(edges, generator.device), parts, generator, cap=training.cap)
+    return Stream(DeviceEdges.of(edges, generator.device), parts, generator, cap=training.cap, backoff=training.backoff)
 
 
 def rate_at(update: int, training: Training) -> float:

@@ -20,7 +20,7 @@ class Counting:
         for count, positions in self.parts:
             numbers = torch.arange(first, first + count)
             ids = 10 * numbers[:, None] + torch.arange(positions)
-            drawn.append(Drawn(ids, -numbers, (numbers % 2).float(), (numbers % 7).float()))
+            drawn.append(Drawn(ids, -numbers, numbers % 7, (numbers % 2).float()))
             first += count
         self.draws.append(drawn)
         return drawn

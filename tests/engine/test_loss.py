@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from query2particles.engine import loss as loss_module
-from query2particles.engine.loss import PLAIN, LossTerms, max_softmax, softmax_loss
+from query2particles.engine.loss import LossTerms, max_softmax, softmax_loss
 
-TERMS = [LossTerms(*values) for values in product((0.0, 0.3), (0.0, 0.2), (1.0, -1.0))]
+TERMS = [LossTerms(*values) for values in product((0.0, 0.3), (0.0, 1.5), (1.0, -1.0))]
 each_terms = pytest.mark.parametrize("terms", TERMS, ids=str)
 each_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 
@@ -41,8 +41,8 @@ class Targets(NamedTuple):
     """What is known of each query."""
 
     positives: Tensor
+    excluded: Tensor
     weights: Tensor
-    sizes: Tensor
 
 
 def factors(n: int, width: int, entities: int, dimension: int, dtype: torch.dtype, seed: int = 0) -> Factors:
@@ -52,19 +52,20 @@ def factors(n: int, width: int, entities: int, dimension: int, dtype: torch.dtyp
 
 
 def targets(n: int, entities: int, dtype: torch.dtype, seed: int = 0) -> Targets:
-    """Weights of all sizes, zero too; the number of answers is not always known."""
+    """Weights of all sizes, zero too; what is excluded may be the positive itself, which then is not."""
     generator = torch.Generator().manual_seed(seed)
     weights = torch.rand(n, generator=generator, dtype=dtype) * 2
     weights[1::4] = 0
-    sizes = torch.randint(0, 4, (n,), generator=generator).to(dtype)
-    return Targets(torch.randint(entities, (n,), generator=generator), weights, sizes)
+    positives, excluded = torch.randint(entities, (2, n), generator=generator)
+    excluded[::3] = positives[::3]
+    return Targets(positives, excluded, weights)
 
 
 def literal(own: Factors, of: Targets, terms: LossTerms) -> Tensor:
     """The formula, query by query and entity by entity; where several particles are best, the first one counts."""
-    epsilon, zeta, sign = terms
+    epsilon, kappa, sign = terms
     total = own.bias.new_zeros(())
-    for p, positive, weight, size in zip(own.particles, *of, strict=True):
+    for p, positive, excluded, weight in zip(own.particles, *of, strict=True):
         s = []
         for e_v, b_v in zip(own.table, own.bias, strict=True):
             products = [one @ e_v for one in p]
@@ -72,8 +73,8 @@ def literal(own: Factors, of: Targets, terms: LossTerms) -> Tensor:
             s.append(sign * (products[values.index(max(values))] + b_v))
         log_z = torch.stack(s).logsumexp(0)
         loss = log_z - (1 - epsilon) * s[positive] - epsilon * sum(s, s[0] * 0) / len(s)
-        if size > 0:
-            loss = loss + zeta * (log_z - math.log(size)) ** 2
+        if excluded != positive:
+            loss = loss - kappa * torch.log(torch.sigmoid(s[positive] - s[excluded]))
         total = total + weight * loss
     return total
 
@@ -172,7 +173,7 @@ def test_among_equal_particles_the_first_has_the_whole_gradient(terms: LossTerms
 
 def test_a_query_without_weight_counts_for_nothing() -> None:
     own, of = factors(4, 2, 70, 3, torch.float32), targets(4, 70, torch.float32)
-    terms = LossTerms(smoothing=0.3, calibration=0.2)
+    terms = LossTerms(smoothing=0.3, exclusion=1.5)
     rest = torch.tensor([0, 2, 3])
     some = Factors(own.particles[rest], own.table, own.bias).fresh()
     assert float(of.weights[1]) == 0
@@ -249,21 +250,19 @@ def descended(terms: LossTerms, of: Targets, entities: int, steps: int = 400) ->
     return scores.detach()
 
 
-def test_calibration_pulls_z_to_the_number_of_answers() -> None:
-    """Where it is known; elsewhere the loss leaves the sum of all scores as it is."""
-    of = Targets(torch.tensor([0, 3, 5, 8]), torch.ones(4), torch.tensor([1.0, 4.0, 30.0, 0.0]))
-    start = descended(LossTerms(calibration=1.0), of, 12, steps=0)
-    end = descended(LossTerms(calibration=1.0), of, 12)
-    torch.testing.assert_close(end.exp().sum(1)[:3], of.sizes[:3], rtol=0.05, atol=0)
-    assert (start.exp().sum(1) > 5 * of.sizes).all()
-    torch.testing.assert_close(end[3].sum(), start[3].sum())
-    uncalibrated = descended(PLAIN, of, 12)
-    torch.testing.assert_close(uncalibrated.sum(1), start.sum(1))
+def test_exclusion_puts_the_positive_above_what_is_excluded() -> None:
+    """Both are positives of the same query as often; only where something is excluded does the term tell them apart."""
+    of = Targets(torch.tensor([0, 3]), torch.tensor([3, 3]), torch.ones(2))
+    shared = torch.zeros(1, 6, requires_grad=True)
+    for _ in range(400):
+        (slope,) = torch.autograd.grad(softmax_loss(shared.expand(2, -1), *of, LossTerms(exclusion=1.0)), shared)
+        shared = (shared - 0.5 * slope).detach().requires_grad_()
+    assert float((shared[0, 0] - shared[0, 3]).detach()) > 0.5
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_the_positive_becomes_the_best_or_with_negated_scores_the_worst(sign: float) -> None:
-    of = Targets(torch.tensor([0, 3, 5, 8]), torch.ones(4), torch.zeros(4))
+    of = Targets(torch.tensor([0, 3, 5, 8]), torch.tensor([0, 3, 5, 8]), torch.ones(4))
     end = descended(LossTerms(sign=sign), of, 12)
     assert (sign * end).argmax(1).tolist() == of.positives.tolist()
 
@@ -271,7 +270,7 @@ def test_the_positive_becomes_the_best_or_with_negated_scores_the_worst(sign: fl
 @pytest.mark.parametrize("smoothing", [0.0, 0.2, 0.6])
 def test_smoothing_is_uniform_over_all_entities(smoothing: float) -> None:
     """The loss is least where the softmax is 1 − ε on the positive and ε/N on all, the positive included."""
-    of = Targets(torch.tensor([2, 7]), torch.ones(2), torch.zeros(2))
+    of = Targets(torch.tensor([2, 7]), torch.tensor([2, 7]), torch.ones(2))
     shares = torch.softmax(descended(LossTerms(smoothing=smoothing), of, 10, steps=4000), 1)
     expected = torch.full((2, 10), smoothing / 10)
     expected[[0, 1], [2, 7]] += 1 - smoothing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,7 +20,7 @@ from query2particles.methods.q2p import PRESETS, Q2P
 from query2particles.query.algebra import SHAPES, Complement, Query, anchor_positions, query_ids
 
 ENTITIES, RELATIONS = 70, 6
-TERMS = LossTerms(smoothing=0.1, calibration=0.05)
+TERMS = LossTerms(smoothing=0.1, exclusion=0.7)
 SHAPES_AND_TERMS: list[tuple[Query, LossTerms]] = [
     *((SHAPES[name], TERMS) for name in ("1p", "3p", "2i", "2u", "pin")),
     (Complement(SHAPES["1p"]), TERMS._replace(sign=-1.0)),  # as the released code trains complements
@@ -57,7 +56,7 @@ class Given:
             ids=(torch.rand(count, len(limits), generator=generator) * limits).long(),
             positives=torch.randint(ENTITIES, (count,), generator=generator),
             weights=(torch.rand(count, generator=generator) > 0.2).float(),
-            sizes=torch.randint(0, 4, (count,), generator=generator).float(),
+            excluded=torch.randint(ENTITIES, (count,), generator=generator),
         )
 
 
@@ -94,13 +93,12 @@ def update_of(method: Any, optimiser: torch.optim.Optimizer, stream: Any, clip: 
 def literal_loss(method: Q2P, drawn: Sequence[Drawn]) -> Tensor:
     """The mean over all queries, each shape in a plan of its own."""
     total = torch.zeros((), dtype=method.entities.dtype)
-    for (shape, (epsilon, zeta, sign)), part in zip(SHAPES_AND_TERMS, drawn, strict=True):
+    for (shape, (epsilon, kappa, sign)), part in zip(SHAPES_AND_TERMS, drawn, strict=True):
         (state,) = execute(compile_shapes((shape,), method.kind), method, [part.ids])
-        for s, positive, weight, size in zip(sign * method.score(state), *part[1:], strict=True):
+        for s, positive, excluded, weight in zip(sign * method.score(state), *part[1:], strict=True):
             log_z = s.logsumexp(0)
             loss = log_z - (1 - epsilon) * s[positive] - epsilon * s.mean()
-            if size > 0:
-                loss = loss + zeta * (log_z - math.log(size)) ** 2
+            loss = loss - kappa * (excluded != positive) * torch.sigmoid(s[positive] - s[excluded]).log()
             total = total + weight * loss
     return total / sum(COUNTS)
 
@@ -119,7 +117,7 @@ def by_hand(method: Q2P, optimiser: torch.optim.Optimizer, stream: Any, rate: fl
 def moved(method: nn.Module, start: nn.Module) -> Tensor:
     """How far all parameters have moved, as one vector."""
     pairs = zip(method.parameters(), start.parameters(), strict=True)
-    return torch.cat([(now.detach() - before.detach()).flatten().cpu() for now, before in pairs])
+    return torch.cat([(now.detach().cpu() - before.detach().cpu()).flatten() for now, before in pairs])
 
 
 def relative(found: Tensor, expected: Tensor) -> float:

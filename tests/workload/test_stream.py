@@ -31,10 +31,11 @@ from query2particles.query.algebra import (
     branches,
     ground,
     nickname,
+    query_ids,
     shape_named,
 )
 from query2particles.workload import candidates
-from query2particles.workload.candidates import complements_pushed_down
+from query2particles.workload.candidates import complements_pushed_down, last_relations
 from query2particles.workload.device_edges import DeviceEdges
 from query2particles.workload.sample import draw_queries
 from query2particles.workload.stream import Drawn, FixedStream, Grounding, Part, Stream, _Front
@@ -302,17 +303,37 @@ def test_queries_with_many_answers_are_left_out(atlas: Graph) -> None:
     assert most["2p"][0] <= 20
 
 
-def test_the_number_of_answers_is_told_where_it_is_known() -> None:
-    parts = [Part(SHAPES["1p"], 300), Part(SHAPES["2p"], 50), Part(SHAPES["2u"], 50, Grounding.ONE_HOP)]
-    one_hop, two_hops, unions = stream(*parts).draw()
-    expected = EDGES.lengths_of(one_hop.ids[:, 0].numpy(), one_hop.ids[:, 1].numpy())
-    assert one_hop.sizes.tolist() == expected.tolist()
-    assert not two_hops.sizes.any()
-    assert not unions.sizes.any()
-    fixed_one, fixed_two, fixed_unions = fixed(*parts).draw()
-    for part, drawn in zip(parts, (fixed_one, fixed_two), strict=False):
-        assert drawn.sizes.tolist() == exact_answers(EDGES, {part.shape: drawn.ids.numpy()})[part.shape].sizes.tolist()
-    assert not fixed_unions.sizes.any()
+def test_what_is_excluded_is_in_every_branch_and_no_answer() -> None:
+    """Where a complement stands at the root; elsewhere, and in a workload, the positive takes its place."""
+    names = ("2in", "3in", "pin", "pni")
+    for name, drawn in zip(names, stream(*(Part(SHAPES[name], 300) for name in names)).draw(), strict=True):
+        shape, ids, excluded = SHAPES[name], drawn.ids.numpy(), drawn.excluded.tolist()
+        answers = exact_answers(EDGES, {shape: ids})[shape]
+        assert not any(entity in answers[row] for row, entity in enumerate(excluded))
+        for branch in branches(shape):
+            inner = branch.query if isinstance(branch, Complement) else branch
+            own = abstract(inner)[0]
+            reached = exact_answers(EDGES, {own: ids[:, list(query_ids(inner))]})[own]
+            assert all(entity in reached[row] for row, entity in enumerate(excluded))
+    others = [Part(SHAPES["1p"], 50), Part(SHAPES["inp"], 50), Part(Complement(SHAPES["1p"]), 50, Grounding.ONE_HOP)]
+    for drawn in [*stream(*others).draw(), *fixed(Part(SHAPES["1p"], 50)).draw()]:
+        assert torch.equal(drawn.excluded, drawn.positives)
+
+
+def test_a_share_of_the_positives_is_any_tail_of_a_last_relation() -> None:
+    """Of a relation that leads to the answer, not of one below a complement."""
+    parts = [Part(SHAPES[name], 2000) for name in ("1p", "2p", "2i", "2in")]
+    backed_off = Stream(ON_DEVICE, parts, torch.Generator().manual_seed(0), backoff=0.5).draw()
+    for part, drawn in zip(parts, backed_off, strict=True):
+        answers = exact_answers(EDGES, {part.shape: drawn.ids.numpy()})[part.shape]
+        right = np.array([entity in answers[row] for row, entity in enumerate(drawn.positives.tolist())])
+        assert 0.45 < right.mean() < 0.95  # half are answers, and of the others some by chance
+        leads_there = np.zeros(len(right), dtype=bool)
+        for position in last_relations(part.shape):
+            relations = drawn.ids[:, position].numpy()
+            leads_there |= EDGES.lengths_of(drawn.positives.numpy(), relations ^ 1) > 0
+        assert leads_there.all()
+        assert torch.equal(drawn.excluded[~right], drawn.positives[~right])
 
 
 def test_an_impossible_shape_says_so() -> None:

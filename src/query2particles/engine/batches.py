@@ -20,8 +20,8 @@ class Drawn(NamedTuple):
 
     ids: Tensor  # (n, positions)
     positives: Tensor  # (n,) an answer of each
+    excluded: Tensor  # (n,) an entity that a complement takes out of the answers; the positive where none is known
     weights: Tensor  # (n,) 1, or 0 for what is not to be trained on
-    sizes: Tensor  # (n,) how many answers each has, as a float; 0 where that is not known
 
 
 class Stream(Protocol):
@@ -45,22 +45,22 @@ class Pool:
         self._ids = torch.zeros((batches, total, max(self._positions)), dtype=torch.int64, device=device)
         self._positives = torch.zeros((batches, total), dtype=torch.int64, device=device)
         self._weights = torch.zeros((batches, total), device=device)
-        self._sizes = torch.zeros((batches, total), device=device)
+        self._excluded = torch.zeros_like(self._positives)
         self._next = torch.zeros(1, dtype=torch.int64, device=device)
 
     def fill(self) -> None:
         start = 0
-        for count, (ids, positives, weights, sizes) in zip(self._counts, self._stream.draw(), strict=True):
+        for count, (ids, positives, excluded, weights) in zip(self._counts, self._stream.draw(), strict=True):
             stop = start + count
             self._ids[:, start:stop, : ids.shape[1]] = ids.view(self.batches, count, -1)
             self._positives[:, start:stop] = positives.view(self.batches, count)
             self._weights[:, start:stop] = weights.view(self.batches, count)
-            self._sizes[:, start:stop] = sizes.view(self.batches, count)
+            self._excluded[:, start:stop] = excluded.view(self.batches, count)
             start = stop
         self._next.zero_()
 
     def take(self) -> list[Drawn]:
-        pool = self._ids, self._positives, self._weights, self._sizes
+        pool = self._ids, self._positives, self._excluded, self._weights
         ids, *others = (torch.split(several.index_select(0, self._next)[0], self._counts) for several in pool)
         self._next += 1
         narrow = (part[:, :positions] for part, positions in zip(ids, self._positions, strict=True))

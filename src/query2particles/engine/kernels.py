@@ -11,17 +11,19 @@ from torch import Tensor
 __all__ = ["rows_in_place"]
 
 _BLOCK = 4096
+_WARPS = 8
+"""The fastest of nine pairs on an H200, for 14,528 columns and near it for 63,424."""
 
 
 def rows_in_place(
     scores: Tensor,
     positives: Tensor,
+    excluded: Tensor,
     weights: Tensor,
-    sizes: Tensor,
     entities: int,
     *,
     smoothing: float,
-    calibration: float,
+    exclusion: float,
     sign: float,
 ) -> Tensor:
     """The losses (n,) of scores (n, w, N'), which are overwritten by their derivatives; as `engine.loss` defines them.
@@ -33,17 +35,17 @@ def rows_in_place(
     _rows[(n,)](
         scores,
         positives,
+        excluded,
         weights,
-        sizes,
         losses,
         entities,
         columns,
         smoothing,
-        calibration,
+        exclusion,
         sign,
         WIDTH=width,
         BLOCK=_BLOCK,
-        num_warps=8,
+        num_warps=_WARPS,
     )
     return losses
 
@@ -62,13 +64,13 @@ def _best(start, column, columns, WIDTH: tl.constexpr):  # type: ignore[no-untyp
 def _rows(  # type: ignore[no-untyped-def]
     scores,
     positives,
+    excluded,
     weights,
-    sizes,
     losses,
     entities,
     columns,
     epsilon,
-    zeta,
+    kappa,
     sign,
     WIDTH: tl.constexpr,  # noqa: N803
     BLOCK: tl.constexpr,  # noqa: N803
@@ -76,10 +78,13 @@ def _rows(  # type: ignore[no-untyped-def]
     row = tl.program_id(0)
     start = scores + row.to(tl.int64) * WIDTH * columns
     positive = tl.load(positives + row)
+    barred = tl.load(excluded + row)
     weight = tl.load(weights + row)
     lanes = tl.arange(0, BLOCK)
-    # Read here, before a barrier: below, other warps may already have overwritten it.
+    # Read here, before a barrier: below, other warps may already have overwritten them.
     found = sign * tl.max(_best(start, positive + tl.zeros([16], tl.int64), columns, WIDTH), 0)
+    gap = sign * tl.max(_best(start, barred + tl.zeros([16], tl.int64), columns, WIDTH), 0) - found
+    kept_apart = tl.where(barred == positive, 0.0, kappa)
 
     # log Z, by a running maximum; Σ s for the smoothing.
     highest = -1e30
@@ -94,18 +99,18 @@ def _rows(  # type: ignore[no-untyped-def]
         plain += tl.sum(tl.where(column < entities, s, 0.0), 0)
     log_z = highest + tl.log(total)
     target = (1 - epsilon) * found + epsilon / entities * plain
-    size = tl.load(sizes + row)
-    excess = tl.where(size > 0, log_z - tl.log(tl.maximum(size, 1.0)), 0.0)
-    tl.store(losses + row, weight * (log_z - target + zeta * excess * excess))
+    softplus = tl.maximum(gap, 0.0) + tl.log(1 + tl.exp(-tl.abs(gap)))
+    tl.store(losses + row, weight * (log_z - target + kept_apart * softplus))
 
     # The derivative goes to the particle that won, the first one where several did.
-    pull = 1 + 2 * zeta * excess
+    push = kept_apart / (1 + tl.exp(-gap))
     for offset in range(0, columns, BLOCK):
         column = offset + lanes
         inside = column < columns
         best = _best(start, column, columns, WIDTH)
-        slope = pull * tl.exp(sign * best - log_z) - tl.where(column < entities, epsilon / entities, 0.0)
-        slope = sign * weight * (slope - tl.where(column == positive, 1 - epsilon, 0.0))
+        slope = tl.exp(sign * best - log_z) - tl.where(column < entities, epsilon / entities, 0.0)
+        slope += tl.where(column == barred, push, 0.0) - tl.where(column == positive, 1 - epsilon + push, 0.0)
+        slope *= sign * weight
         for k in tl.static_range(0, WIDTH):
             place = start + k * columns + column
             wins = tl.load(place, mask=inside, other=0.0).to(tl.float32) == best

@@ -1,11 +1,10 @@
 """The loss of training: cross-entropy of a softmax over all entities.
 
-    L = Σ_i w_i [ log Z_i − (1 − ε) s_i(v_i) − ε/N Σ_v s_i(v) + ζ (log Z_i − log n_i)² ]      Z_i = Σ_v exp s_i(v)
+    L = Σ_i w_i [ log Z_i − (1 − ε) s_i(v_i) − ε/N Σ_v s_i(v) − κ log σ(s_i(v_i) − s_i(u_i)) ]      Z_i = Σ_v exp s_i(v)
 
-with one positive v_i a query, label smoothing ε uniform over all entities, and, where the number n_i of answers is
-known, a pull ζ of Z towards it. A softmax alone does not care about a constant that is added to all scores of a query;
-the pull makes exp s(v) the probability that v is an answer, so that scores of different queries compare, and a union
-may take the best of its branches.
+with one positive v_i a query and label smoothing ε uniform over all entities. u_i is an entity that a complement takes
+out of the answers. In a softmax it is one among all others, though it is the hardest to tell from an answer; the last
+term, which counts only where there is one (u_i ≠ v_i), sets it against the positive alone.
 
 `max_softmax` is the same for methods whose score is a maximum of inner products, s(v) = max_k ⟨p_k, e_v⟩ + b_v. The
 derivatives of a softmax are known as soon as its scores are, so its forward pass takes them at once, block of queries
@@ -19,8 +18,17 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-__all__ = ["DEPTH_TILE", "ENTITY_TILE", "PLAIN", "LossTerms", "max_softmax", "rounded_up", "softmax_loss"]
+__all__ = [
+    "DEPTH_TILE",
+    "ENTITY_TILE",
+    "PLAIN",
+    "LossTerms",
+    "max_softmax",
+    "rounded_up",
+    "softmax_loss",
+]
 
 ENTITY_TILE = 64
 DEPTH_TILE = 8
@@ -34,8 +42,8 @@ class LossTerms(NamedTuple):
 
     smoothing: float = 0.0
     """ε"""
-    calibration: float = 0.0
-    """ζ"""
+    exclusion: float = 0.0
+    """κ"""
     sign: float = 1.0
     """−1 trains negated scores: the positive is to be the *worst* entity."""
 
@@ -43,12 +51,16 @@ class LossTerms(NamedTuple):
 PLAIN = LossTerms()
 
 
-def softmax_loss(scores: Tensor, positives: Tensor, weights: Tensor, sizes: Tensor, terms: LossTerms = PLAIN) -> Tensor:
-    """The loss from scores (n, N), for positives, weights and numbers of answers (n,); any method, nothing fused."""
+def softmax_loss(
+    scores: Tensor, positives: Tensor, excluded: Tensor, weights: Tensor, terms: LossTerms = PLAIN
+) -> Tensor:
+    """The loss from scores (n, N), for positives, excluded entities and weights (n,); any method, nothing fused."""
     s = terms.sign * scores.to(torch.promote_types(scores.dtype, torch.float32))
     log_z = torch.logsumexp(s, 1)
-    target = (1 - terms.smoothing) * s.gather(1, positives[:, None])[:, 0] + terms.smoothing * s.mean(1)
-    return (weights * (log_z - target + terms.calibration * _excess(log_z, sizes) ** 2)).sum()
+    found, barred = (s.gather(1, entities[:, None])[:, 0] for entities in (positives, excluded))
+    target = (1 - terms.smoothing) * found + terms.smoothing * s.mean(1)
+    kept_apart = terms.exclusion * (excluded != positives)
+    return (weights * (log_z - target + kept_apart * functional.softplus(barred - found))).sum()
 
 
 def max_softmax(
@@ -56,12 +68,12 @@ def max_softmax(
     table: Tensor,
     bias: Tensor,
     positives: Tensor,
+    excluded: Tensor,
     weights: Tensor,
-    sizes: Tensor,
     terms: LossTerms = PLAIN,
 ) -> Tensor:
     """The loss of particles (n, w, d) against a table (N, d) with bias (N,); equal to `softmax_loss` of the scores."""
-    result: Tensor = _MaxSoftmax.apply(particles, table, bias, positives, weights, sizes, terms)  # type: ignore[no-untyped-call]
+    result: Tensor = _MaxSoftmax.apply(particles, table, bias, positives, excluded, weights, terms)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -73,8 +85,8 @@ class _MaxSoftmax(torch.autograd.Function):
         table: Tensor,
         bias: Tensor,
         positives: Tensor,
+        excluded: Tensor,
         weights: Tensor,
-        sizes: Tensor,
         terms: LossTerms,
     ) -> Tensor:
         n, w, d = particles.shape
@@ -97,7 +109,7 @@ class _MaxSoftmax(torch.autograd.Function):
             here = slice(start, start + block)
             flat = p[here].flatten(0, 1)
             scores = flat @ e.T  # (block · w, N)
-            queries = positives[here], weights[here], sizes[here]
+            queries = positives[here], excluded[here], weights[here]
             loss, slopes = rows(scores.view(-1, w, len(e)), *queries, entities, terms)
             losses.append(loss.sum())
             slopes = slopes.flatten(0, 1)
@@ -116,43 +128,41 @@ class _MaxSoftmax(torch.autograd.Function):
 
 
 def _rows(
-    scores: Tensor, positives: Tensor, weights: Tensor, sizes: Tensor, entities: int, terms: LossTerms
+    scores: Tensor, positives: Tensor, excluded: Tensor, weights: Tensor, entities: int, terms: LossTerms
 ) -> tuple[Tensor, Tensor]:
     """The losses of a block of queries (n,), from scores (n, w, N'), which become the derivatives by each of them."""
-    epsilon, zeta, sign = terms
+    epsilon, kappa, sign = terms
     best = scores.amax(1)
     *others, last = scores.unbind(1)
     for one in others:
         torch.eq(one, best, out=one)  # 1 where a particle has the best score
     s = best.mul_(sign)  # (n, N')
     rows, w = torch.arange(len(s), device=s.device), weights[:, None]
-    target = (1 - epsilon) * s[rows, positives] + epsilon * s[:, :entities].mean(1)
+    found, gap = s[rows, positives], s[rows, excluded] - s[rows, positives]
+    target = (1 - epsilon) * found + epsilon * s[:, :entities].mean(1)
+    kept_apart = kappa * weights * (excluded != positives)
     highest = s.amax(1, keepdim=True)
     slope = s.sub_(highest).exp_()
     z = slope.sum(1, keepdim=True)
     log_z = highest + z.log()
-    excess = _excess(log_z, sizes[:, None])
-    losses = w * (log_z + zeta * excess**2 - target[:, None])
-    slope *= sign * w * (1 + 2 * zeta * excess) / z
+    losses = weights * (log_z[:, 0] - target) + kept_apart * functional.softplus(gap)
+    slope *= sign * w / z
     slope[:, :entities] -= sign * epsilon / entities * w
-    slope[rows, positives] -= sign * (1 - epsilon) * weights
+    push = sign * kept_apart * gap.sigmoid()
+    slope[rows, positives] -= sign * (1 - epsilon) * weights + push
+    slope[rows, excluded] += push
     for one in others:  # the slope goes to the particle that won, the first one where several did
         slope -= one.mul_(slope)
     last.copy_(slope)
-    return losses[:, 0], scores
+    return losses, scores
 
 
 def _rows_on_cuda(
-    scores: Tensor, positives: Tensor, weights: Tensor, sizes: Tensor, entities: int, terms: LossTerms
+    scores: Tensor, positives: Tensor, excluded: Tensor, weights: Tensor, entities: int, terms: LossTerms
 ) -> tuple[Tensor, Tensor]:
     from query2particles.engine.kernels import rows_in_place
 
-    return rows_in_place(scores, positives, weights, sizes, entities, **terms._asdict()), scores
-
-
-def _excess(log_z: Tensor, sizes: Tensor) -> Tensor:
-    """By how much log Z lies above log n; nothing where n is not known."""
-    return torch.where(sizes > 0, log_z - sizes.clamp(min=1).log(), 0.0)
+    return rows_in_place(scores, positives, excluded, weights, entities, **terms._asdict()), scores
 
 
 def rounded_up(size: int, tile: int) -> int:

@@ -97,13 +97,13 @@ class Update:
         for (_, terms), members in self._groups.items():
             state = self._method.stack([states[number] for number in members])
             positives = torch.cat([drawn[number].positives for number in members])
+            excluded = torch.cat([drawn[number].excluded for number in members])
             weights = torch.cat([drawn[number].weights for number in members])
-            sizes = torch.cat([drawn[number].sizes for number in members])
             if hasattr(self._method, "factors"):
                 particles, table, bias = self._method.factors(state)
-                losses.append(max_softmax(particles, table, bias, positives, weights, sizes, terms))
+                losses.append(max_softmax(particles, table, bias, positives, excluded, weights, terms))
             else:
-                losses.append(softmax_loss(self._method.score(state), positives, weights, sizes, terms))
+                losses.append(softmax_loss(self._method.score(state), positives, excluded, weights, terms))
         return torch.stack(losses).sum() / sum(len(part.ids) for part in drawn)
 
     def _work(self) -> None:

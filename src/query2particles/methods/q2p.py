@@ -9,7 +9,7 @@
     score         φ(P, e_v) = max_k ⟨p⁽ᵏ⁾, e_v⟩
 
 That is the preset `paper`. `released` is the model of the authors' code, which differs (docs/methods.md). The default
-keeps the equations and adds residuals, layer norms, a bias for each entity and offsets that start apart; in an
+takes from it what helped, layer norms and a block before every later hop, and lets offsets start apart; in an
 intersection K summaries attend to all N·K particles, so that neither the order of the branches nor that of the
 particles changes what comes out, and nothing is computed only to be dropped.
 """
@@ -42,16 +42,16 @@ class Settings:
     """K: particles of an anchor, and of an intersection."""
     dropout: float = 0.1
     """On what enters a projection and a block."""
-    attention: Literal["separate", "shared"] = "separate"
+    attention: Literal["separate", "shared"] = "shared"
     """Three matrices for queries, keys and values, or one for all."""
-    residual: bool = True
+    residual: bool = False
     """Attention adds to its input."""
-    norm: Norm = "plain"
+    norm: Norm = "learned"
     """Layer norms after gates, attention and feed-forward layers, which then add to their input: none; plain; or with
     a learned scale and shift."""
     activation: Activation = "gelu"
     """Of feed-forward layers."""
-    projection: Literal["attention", "block", "later-block"] = "attention"
+    projection: Literal["attention", "block", "later-block"] = "later-block"
     """What follows the gates: attention; a block (attention and feed-forward); or attention, and a block goes before
     the gates of every hop but the first."""
     passes: int = 1
@@ -72,17 +72,14 @@ PRESETS: Mapping[str, Settings] = MappingProxyType(
     {
         "default": Settings(),
         "paper": Settings(
-            residual=False,
+            attention="separate",
             norm="none",
             activation="relu",
+            projection="attention",
             keep="sample",
             bias=False,
         ),
         "released": Settings(
-            attention="shared",
-            residual=False,
-            norm="learned",
-            projection="later-block",
             passes=2,
             keep="rows",
             entity_scale=1.0,
@@ -135,8 +132,8 @@ class Q2P(nn.Module):
     def score(self, state: Tensor, entities: Tensor | None = None) -> Tensor:
         _, table, bias = self.factors(state)
         if entities is not None:
-            table, bias = table[entities], bias[entities]
-        return (state @ table.transpose(-1, -2)).amax(1) + bias
+            table, bias = functional.embedding(entities, table), functional.embedding(entities, bias[:, None])[..., 0]
+        return (state.to(table.dtype) @ table.transpose(-1, -2)).amax(1) + bias
 
     def factors(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Particles (n, w, d), table (N, d) and bias (N,) with score(v) = max_k ⟨p_k, e_v⟩ + b_v."""

@@ -27,7 +27,14 @@ from query2particles.query.algebra import Anchor, Complement, Intersect, Project
 from query2particles.workload.device_edges import DeviceEdges
 from query2particles.workload.schedule import Schedule, Value
 
-__all__ = ["Candidates", "complements_pushed_down", "is_one_hop", "walk_ends_in_answer"]
+__all__ = [
+    "Candidates",
+    "complements_pushed_down",
+    "is_one_hop",
+    "last_relations",
+    "walk_ends_in_answer",
+    "walk_ends_outside",
+]
 
 _SOURCES = 16
 """How many sources of an entity are tried at most."""
@@ -180,6 +187,30 @@ def walk_ends_in_answer(query: Query) -> bool:
             return all(map(walk_ends_in_answer, several))
         case Union(several):
             return any(map(walk_ends_in_answer, several))
+
+
+def walk_ends_outside(query: Query) -> bool:
+    """Whether the entity that all branches were grounded from is no answer for sure, as a complement excludes it."""
+    match query:
+        case Anchor() | Project():
+            return False
+        case Complement(inner):
+            return walk_ends_in_answer(inner)
+        case Intersect(several):
+            return any(map(walk_ends_outside, several))
+        case Union(several):
+            return all(map(walk_ends_outside, several))
+
+
+def last_relations(query: Query) -> list[int]:
+    """The positions of the relations by which an answer is reached; none below a complement."""
+    match query:
+        case Project(_, position):
+            return [position]
+        case Intersect(several) | Union(several):
+            return [position for branch in several for position in last_relations(branch)]
+        case Anchor() | Complement():
+            return []
 
 
 def is_one_hop(query: Query) -> TypeGuard[Project]:

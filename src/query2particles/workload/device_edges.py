@@ -81,10 +81,6 @@ class DeviceEdges:
         rows = torch.searchsorted(self.keys, keys)
         return torch.where(self.keys[rows] == keys, rows, self.no_row)
 
-    def lengths_of(self, entities: Tensor, relations: Tensor) -> Tensor:
-        """How many tails each (entity, relation) has."""
-        return self.rows[self.rows_of(entities, relations), 1]
-
     def rows_into(self, entities: Tensor, relations: Tensor) -> Tensor:
         """The row of each (entity, inverse of the relation), which lists what the relation leads to the entity from."""
         return self.rows_of(entities, relations ^ 1)
@@ -162,6 +158,13 @@ class DeviceEdges:
         first, counts = self.relation_rows[relations].unbind(-1)
         rows = self.rows_by_relation[first + (uniform * counts).long()]
         return self.rows[rows, 3], (counts / uniform.shape[1]).expand_as(uniform)
+
+    def draw_tails(self, relations: Tensor, uniform: Tensor) -> Tensor:
+        """A random tail of a random head of each relation; `uniform` has two columns."""
+        first, counts = self.relation_rows[relations].unbind(-1)
+        rows = self.rows_by_relation[first + (uniform[:, 0] * counts).long()]
+        offsets, lengths, _, _ = self.rows[rows].unbind(-1)
+        return self.ends[offsets + (uniform[:, 1] * lengths).long(), 0].long()
 
     def list_tails(self, rows: Tensor, limit: int) -> tuple[Tensor, Tensor, Tensor]:
         """The first `limit` tails of each row, whether each is there, and whether these are all.

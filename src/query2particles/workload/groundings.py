@@ -25,7 +25,14 @@ from query2particles.query.algebra import (
     numbered,
     query_ids,
 )
-from query2particles.workload.candidates import Candidates, complements_pushed_down, is_one_hop, walk_ends_in_answer
+from query2particles.workload.candidates import (
+    Candidates,
+    complements_pushed_down,
+    is_one_hop,
+    last_relations,
+    walk_ends_in_answer,
+    walk_ends_outside,
+)
 from query2particles.workload.device_edges import DeviceEdges
 from query2particles.workload.schedule import Schedule, Value
 
@@ -91,6 +98,7 @@ class _Grounded:
     choices: list[Value]  # how many each step back had
     answer: Value  # that the walk started from
     answer_fits: bool  # whether it always answers the query
+    excluded: bool  # whether it never does
     candidates: Value
     weights: Value
 
@@ -129,18 +137,25 @@ def _ground(edges: DeviceEdges, schedule: Schedule, part: Part, rows: int, candi
         walk(answered, answer, nothing)
     answered = complements_pushed_down(answered)
     answer_fits = walk_ends_in_answer(answered) and not part.one_hop
+    excluded = walk_ends_outside(answered) and not part.one_hop
     in_order = [ids[position] for position in range(len(ids))]
     proposed = Candidates(edges, schedule, in_order, first_rows, candidates).propose(answered)
-    return _Grounded(in_order, choices, answer, answer_fits, *proposed)
+    return _Grounded(in_order, choices, answer, answer_fits, excluded, *proposed)
 
 
 class Groundings:
     """Groundings of all parts with a positive each, usable or not, one part below the other."""
 
     def __init__(
-        self, edges: DeviceEdges, parts: Sequence[Part], rows: Sequence[int], candidates: int, cap: float
+        self,
+        edges: DeviceEdges,
+        parts: Sequence[Part],
+        rows: Sequence[int],
+        candidates: int,
+        cap: float,
+        backoff: float,
     ) -> None:
-        self._cap = cap
+        self._edges, self._cap, self._backoff = edges, cap, backoff
         schedule = Schedule()
         each = zip(parts, rows, strict=True)
         grounded = [_ground(edges, schedule, part, count, candidates) for part, count in each]
@@ -148,12 +163,14 @@ class Groundings:
         results = [value for part in grounded for value in (part.answer, part.candidates, part.weights)]
         self._program = schedule.compile([*columns, *results], edges.device)
         self._total = sum(rows)
-        self.uniforms = self._total + self._program.uniforms
+        self.uniforms = self._total * (5 if backoff else 1) + self._program.uniforms
         self._answers = self._program.reader([part.answer for part in grounded])
         self._candidates = self._program.reader([part.candidates for part in grounded])
         self._weights = self._program.reader([part.weights for part in grounded])
-        answer_fits = np.repeat([part.answer_fits for part in grounded], rows)
-        self._answer_fits = torch.from_numpy(answer_fits).to(edges.device)[:, None]
+        self._answer_fits, self._excluded = (
+            torch.from_numpy(np.repeat(flags, rows)).to(edges.device)[:, None]
+            for flags in ([part.answer_fits for part in grounded], [part.excluded for part in grounded])
+        )
 
         # All columns come as one vector with a 0 and a 1 at its end; what belongs to a row is picked out of it.
         in_order = self._program.in_memory_order(columns)
@@ -172,6 +189,10 @@ class Groundings:
 
         self._ids = index([part.ids for part in grounded], zero)
         self._choices = index([part.choices for part in grounded], zero + 1)
+        lasts = [last_relations(complements_pushed_down(part.shape)) for part in parts]
+        several = zip(grounded, lasts, strict=True)
+        self._last = index([[part.ids[position] for position in positions] for part, positions in several], zero)
+        self._lasts = torch.from_numpy(np.repeat([len(positions) for positions in lasts], rows)).to(edges.device)
         pairs = [[] if part.one_hop else _comparable_branches(part.shape) for part in parts]
         self._compared = max((len(one) for several in pairs for one, _ in several), default=0)
         self._some, self._others = (
@@ -185,10 +206,11 @@ class Groundings:
             for side, filler in ((0, zero), (1, zero + 1))  # where there is nothing to compare, 0 and 1: not equal
         )
 
-    def draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Ids (rows, positions), positives (rows,), and whether the row is a query with this answer."""
-        chance, rest = uniforms[: self._total, None], uniforms[self._total :]
-        tensors = self._program.run(rest)
+    def draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Ids (rows, positions), positives and excluded entities (rows,), and whether the row is a query with both."""
+        own = uniforms[: len(uniforms) - self._program.uniforms].view(-1, self._total)
+        chance = own[0, :, None]
+        tensors = self._program.run(uniforms[own.numel() :])
         columns = torch.cat([self._columns(tensors), self._ends]).squeeze(1)
         usable = (columns[self._choices] > 0).all(1)
         if self._compared:
@@ -200,10 +222,18 @@ class Groundings:
         sums = weights.cumsum(1)
         picks = (sums[:, :-1] <= chance * sums[:, -1:]).sum(1, keepdim=True)
         found = weights.gather(1, picks) > 0
-        positives = torch.where(found, self._candidates(tensors).gather(1, picks), self._answers(tensors))
+        answers = self._answers(tensors)
+        positives = torch.where(found, self._candidates(tensors).gather(1, picks), answers)
+        excluded = torch.where(self._excluded, answers, positives)
+        if self._backoff:
+            share, *others = own[1:]
+            relations = columns[self._last.gather(1, (others[0] * self._lasts).long()[:, None])].squeeze(1)
+            tails = self._edges.draw_tails(relations, torch.stack(others[1:], 1))[:, None]
+            instead = ((share < self._backoff) & (self._lasts > 0))[:, None]
+            positives, excluded = (torch.where(instead, tails, entities) for entities in (positives, excluded))
         usable &= (found | self._answer_fits).squeeze(1)
         usable &= sums[:, -1] <= self._cap  # weights tell how many answers a candidate stands for
-        return columns[self._ids], positives.squeeze(1), usable
+        return columns[self._ids], positives.squeeze(1), excluded.squeeze(1), usable
 
 
 def _comparable_branches(query: Query) -> list[tuple[list[int], list[int]]]:

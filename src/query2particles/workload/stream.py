@@ -48,7 +48,7 @@ class Stream:
     `candidates` is how many answers of each row are considered. With fewer, a draw takes less (half of them, less than
     half the time), more queries with few answers are lost, and the positives of long chains are less uniform.
     Queries with more answers than `cap` are not drawn; their number is exact for one-hop queries, and otherwise
-    estimated from the candidates.
+    estimated from the candidates. A share `backoff` of the positives is no answer but any tail of a last relation.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class Stream:
         *,
         candidates: int = 16,
         cap: float = math.inf,
+        backoff: float = 0.0,
     ) -> None:
         self.parts = tuple(parts)
         self._generator = generator
         tallies = _try(edges, parts, candidates, cap)
         rows = [_rows_needed(part.count, tally) for part, tally in zip(parts, tallies, strict=True)]
-        self._groundings = Groundings(edges, parts, rows, candidates, cap)
+        self._groundings = Groundings(edges, parts, rows, candidates, cap, backoff)
         self._front = _Front(rows, [part.count for part in parts], edges.device)
-        self._edges = edges
 
     @property
     def uniforms(self) -> int:
@@ -80,20 +80,15 @@ class Stream:
 
     def draw_from(self, uniforms: Tensor) -> list[Drawn]:
         """The batch that follows from these uniform numbers."""
-        ids, positives, usable = self._groundings.draw(uniforms)
+        ids, positives, excluded, usable = self._groundings.draw(uniforms)
         chosen, weights = self._front.choose(usable)
         counts = [part.count for part in self.parts]
-        pieces = zip(*(torch.split(all_, counts) for all_ in (ids[chosen], positives[chosen], weights)), strict=True)
+        columns = ids[chosen], positives[chosen], excluded[chosen], weights
+        pieces = zip(*(torch.split(column, counts) for column in columns), strict=True)
         return [
-            Drawn(part_ids[:, : part.positions], part_positives, part_weights, self._sizes(part, part_ids))
-            for part, (part_ids, part_positives, part_weights) in zip(self.parts, pieces, strict=True)
+            Drawn(part_ids[:, : part.positions], *others)
+            for part, (part_ids, *others) in zip(self.parts, pieces, strict=True)
         ]
-
-    def _sizes(self, part: Part, ids: Tensor) -> Tensor:
-        """How many answers queries have; known of one-hop queries."""
-        if part.shape != SHAPES["1p"]:
-            return torch.zeros(len(ids), device=ids.device)
-        return self._edges.lengths_of(ids[:, 0], ids[:, 1]).float()
 
 
 class _Front:
@@ -132,9 +127,9 @@ def _try(edges: DeviceEdges, parts: Sequence[Part], candidates: int, cap: float)
         waiting = [kind for kind, tally in tallies.items() if tally.usable < _TRIAL_USABLE]
         if not waiting:
             break
-        rows = Groundings(edges, waiting, [_TRIAL_ROWS] * len(waiting), candidates, cap)
+        rows = Groundings(edges, waiting, [_TRIAL_ROWS] * len(waiting), candidates, cap, backoff=0.0)
         uniforms = torch.rand(rows.uniforms, generator=generator, dtype=torch.float64, device=edges.device)
-        _, _, usable = rows.draw(uniforms)
+        *_, usable = rows.draw(uniforms)
         for kind, number in zip(waiting, usable.view(len(waiting), -1).sum(1).tolist(), strict=True):
             tallies[kind] = _Tally(tallies[kind].usable + number, tallies[kind].rows + _TRIAL_ROWS)
     for kind, tally in tallies.items():
@@ -216,13 +211,10 @@ class FixedStream:
         )
         positives = self._answers[self._offsets[rows] + (uniforms[1] * self._sizes[rows]).long()]
         slots = [part.count * draws for part, draws in zip(self.parts, self._draws, strict=True)]
-        all_sizes = self._sizes[rows].float()
-        pieces = zip(*(torch.split(one, slots) for one in (self._ids[rows], positives, all_sizes)), strict=True)
+        pieces = zip(torch.split(self._ids[rows], slots), torch.split(positives, slots), strict=True)
         drawn = []
-        for part, draws, weights, (ids, answers, sizes) in zip(
-            self.parts, self._draws, self._weights, pieces, strict=True
-        ):
+        for part, draws, weights, (ids, answers) in zip(self.parts, self._draws, self._weights, pieces, strict=True):
             own = ids.view(part.count, draws, -1)[..., : part.positions // draws].flatten(1)
-            known = torch.zeros_like(weights) if part.grounding is Grounding.ONE_HOP else sizes
-            drawn.append(Drawn(own, answers.view(part.count, draws)[:, 0], weights, known))
+            first = answers.view(part.count, draws)[:, 0]
+            drawn.append(Drawn(own, first, excluded=first, weights=weights))
         return drawn
