@@ -1,23 +1,34 @@
-"""What a trained method adds to stored facts: its best entities in order, and which of them are guesses."""
+"""Answers: what a trained method adds to stored facts, how sure it is of it, and that batches change nothing."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from query2particles.answer import predict
+from query2particles.answer import Answered, Question, Ranked, Reasoner, ask, predict
+from query2particles.calibration import Calibration, Curve, family_of
+from query2particles.demo import QUESTIONS
 from query2particles.engine.exact import Exact, exact_answers_of
 from query2particles.engine.execute import execute
 from query2particles.engine.plan import compile_shapes
-from query2particles.errors import QueryError, UsageError
-from query2particles.graph.graph import Split
+from query2particles.errors import Query2ParticlesError, QueryError, UnknownNameError, UsageError
+from query2particles.graph.graph import Graph, Split
 from query2particles.methods.q2p import Q2P, Settings
-from query2particles.query.algebra import Anchor, Complement, Project, Query, Union, abstract
+from query2particles.query.algebra import Anchor, Complement, Project, Query, Union, abstract, has_complement
+from query2particles.query.names import Lexicon
 from query2particles.query.rewrite import Unions, de_morgan
+from query2particles.query.syntax import format_query
 from worlds import oracle, queries, random_graph, successors
 
 GRAPH = random_graph(5)
@@ -103,3 +114,284 @@ def test_unions_are_answered_as_asked() -> None:
         assert {one.entity: one.score for one in found} == pytest.approx(dict(enumerate(expected[unions])), abs=1e-4)
     with pytest.raises(UsageError, match="de-morgan"):
         predict(GRAPH, MODEL, query, unions="other")  # type: ignore[arg-type]
+
+
+CALIBRATION = Calibration(
+    {
+        "all": Curve((0.7, 0.1, 0.2), -1.0, ((0.0, 0.01), (1.0, 0.9))),
+        "one hop": Curve((1.5, -0.2, 0.0), 0.5, ((0.1, 0.05), (0.8, 0.7))),
+        "supported": Curve((0.3, 0.0, 0.1), 2.0, ((0.0, 0.2), (1.0, 0.99))),
+    }
+)
+"""Made up: what counts is that it is applied as it says."""
+
+REASONER = Reasoner(GRAPH, model=MODEL, calibration=CALIBRATION, split="train")
+LEXICON = Lexicon(GRAPH)
+QUERIES = queries(ENTITIES, EDGES.relations // 2)
+
+
+def text_of(query: Query) -> str:
+    return format_query(query, LEXICON)
+
+
+def ranked(answered: Answered) -> list[Ranked]:
+    found = [answer for answer in answered.answers if isinstance(answer, Ranked)]
+    assert len(found) == len(answered.answers)
+    return found
+
+
+def probability_of(query: Query, entity: int, scores: list[float], known: set[int]) -> float:
+    """By the definition, in plain numbers."""
+    if entity in known and not has_complement(query):
+        return 1.0
+    unknown = [score for number, score in enumerate(scores) if number not in known] or scores
+    log_total = float(np.logaddexp.reduce(unknown))
+    features = [scores[entity] - log_total, max(unknown) - log_total, float(np.log1p(len(known)))]
+    name = "supported" if entity in known else family_of(query)
+    curve = CALIBRATION.curves.get(name, CALIBRATION.curves["all"])
+    rough = 1 / (1 + np.exp(-(np.dot(curve.weights, features) + curve.bias)))
+    return float(np.interp(rough, [x for x, _ in curve.knots], [y for _, y in curve.knots]))
+
+
+@given(query=QUERIES, k=st.integers(1, 40), only=st.sampled_from((None, "known", "predicted")))
+def test_answers_carry_status_and_probability_by_their_definition(query: Query, k: int, only: Any) -> None:
+    scores = scores_of(MODEL, query)
+    known = oracle(query, successors(GRAPH, "train"), frozenset(range(ENTITIES)))
+    answered = REASONER.answer(Question(text_of(query), k=k, only=only))
+    found = ranked(answered)
+    expected = {
+        entity: probability_of(query, entity, scores, known)
+        for entity in range(ENTITIES)
+        if only is None or (entity in known) == (only == "known")
+    }
+    assert answered.total == len(known)
+    assert len(found) == min(k, len(expected))
+    for one in found:
+        assert one.probability == pytest.approx(expected[one.entity], abs=1e-5)
+        assert one.score == pytest.approx(scores[one.entity], abs=1e-4)
+        sure = "supported" if has_complement(query) else "known"
+        assert one.status == (sure if one.entity in known else "predicted")
+        assert one.known == (one.entity in known)
+    probabilities = [one.probability for one in found]
+    assert probabilities == sorted(probabilities, key=lambda one: -(one or 0))
+    best = sorted(expected.values(), reverse=True)[:k]
+    assert probabilities == pytest.approx(best, abs=1e-5)
+
+
+@given(query=QUERIES, least=st.floats(0, 1))
+def test_unlikely_answers_can_be_left_out(query: Query, least: float) -> None:
+    everything = ranked(REASONER.answer(Question(text_of(query), k=ENTITIES)))
+    found = ranked(REASONER.answer(Question(text_of(query), k=ENTITIES, minimum_probability=least)))
+    assert found == [one for one in everything if one.probability is not None and one.probability >= least]
+
+
+@given(query=QUERIES)
+def test_in_one_query_a_higher_score_never_has_a_lower_probability(query: Query) -> None:
+    found = ranked(REASONER.answer(Question(text_of(query), k=ENTITIES)))
+    for status in ("known", "supported", "predicted"):
+        own = sorted((one.score, one.probability or 0.0) for one in found if one.status == status)
+        assert [probability for _, probability in own] == sorted(probability for _, probability in own)
+
+
+@given(query=QUERIES, k=st.integers(1, 40))
+def test_the_model_alone_ranks_by_score_and_marks_nothing(query: Query, k: int) -> None:
+    found = ranked(REASONER.answer(Question(text_of(query), k=k, method="neural")))
+    assert [one.score for one in found] == pytest.approx(sorted(scores_of(MODEL, query), reverse=True)[:k], abs=1e-4)
+    assert {one.status for one in found} == {"predicted"}
+    probabilities = [one.probability or 0.0 for one in found]
+    assert probabilities == sorted(probabilities, reverse=True)
+
+
+@given(query=QUERIES)
+def test_the_particle_is_the_one_with_the_best_inner_product(query: Query) -> None:
+    shape, ids = abstract(query)
+    with torch.no_grad():
+        (state,) = execute(compile_shapes((shape,), Q2P.kind), MODEL, [torch.tensor([ids])])
+        products = (state[0] @ MODEL.entities.T).tolist()  # (w, N)
+    for one in ranked(REASONER.answer(Question(text_of(query), k=ENTITIES))):
+        assert one.particle is not None
+        own = [row[one.entity] for row in products]
+        assert own[one.particle] == pytest.approx(max(own), rel=1e-4, abs=1e-4)
+
+
+@settings(deadline=None)
+@given(
+    asked=st.lists(
+        st.builds(
+            Question,
+            st.one_of(QUERIES.map(text_of), st.sampled_from(("nobody.r1", "e1 &", "e1.r9"))),
+            k=st.integers(0, 5),
+            method=st.sampled_from(("exact", "neural", "both")),
+            only=st.sampled_from((None, "known", "predicted")),
+        ),
+        max_size=12,
+    ),
+    unions=st.sampled_from(get_args(Unions)),
+)
+def test_together_is_the_same_as_one_by_one(asked: list[Question], unions: Unions) -> None:
+    reasoner = Reasoner(GRAPH, model=MODEL, calibration=CALIBRATION, split="valid", unions=unions)
+    together = reasoner.answer_many(asked)
+    assert len(together) == len(asked)
+    for question, found in zip(asked, together, strict=True):
+        if isinstance(found, Query2ParticlesError):
+            with pytest.raises(type(found), match=re.escape(str(found))):
+                reasoner.answer(question)
+            continue
+        alone = reasoner.answer(question)
+        assert replace(found, answers=()) == replace(alone, answers=())
+        if question.method == "exact":
+            assert found.answers == alone.answers
+            continue
+        for one, other in zip(ranked(found), ranked(alone), strict=True):
+            assert one.score == pytest.approx(other.score, abs=1e-4)
+            assert one.probability == pytest.approx(other.probability, abs=1e-4)
+
+
+def test_more_questions_than_fit_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = [Question(f"e{number}.r1", k=3) for number in range(20)]
+    expected = REASONER.answer_many(asked)
+    monkeypatch.setattr("query2particles.answer._COPIES", 1)
+    monkeypatch.setattr("query2particles.engine.ranks._MOST_ROWS", 3)
+    monkeypatch.setattr("query2particles.ranking._CHOSEN_NUMBERS", 1)
+    for found, other in zip(REASONER.answer_many(asked), expected, strict=True):
+        assert isinstance(found, Answered)
+        assert isinstance(other, Answered)
+        assert found.question == other.question
+        for one, expects in zip(ranked(found), ranked(other), strict=True):
+            assert (one.name, one.particle) == (expects.name, expects.particle)
+
+
+def test_threads_may_share_a_reasoner() -> None:
+    asked = [Question(f"(e{number}.r1 & !e{number + 1}.r2).r3", k=5) for number in range(20)]
+    expected = [REASONER.answer(question) for question in asked]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(REASONER.answer, asked * 3)) == expected * 3
+
+
+def test_a_graph_alone_answers_exactly(named: Graph) -> None:
+    reasoner = Reasoner(named)
+    question = '"Turing Award".^award_received & !Canada.^citizen_of'
+    assert reasoner.answer(question) == ask(named, question)
+    assert reasoner.answer(question).method == "exact"
+    told = reasoner.answer(question).as_json()["answers"]
+    unknown = {"score": None, "probability": None, "particle": None}
+    assert told == [{"rank": 1, "name": "Bob", "label": "Bob", **unknown, "status": "supported"}]
+    assert reasoner.answer("Bob.citizen_of").as_json()["answers"][0]["probability"] == 1
+    assert reasoner.answer(Question("Bob.citizen_of", only="predicted")).answers == ()
+    for wrong in (
+        lambda: reasoner.answer(Question(question, method="neural")),
+        lambda: reasoner.map(question),
+        lambda: reasoner.discover(entity="Bob"),
+    ):
+        with pytest.raises(UsageError, match="run"):
+            wrong()
+
+
+def test_without_a_calibration_there_are_no_probabilities() -> None:
+    reasoner = Reasoner(GRAPH, model=MODEL, split="train")
+    answered = reasoner.answer(Question("e1.r1", k=ENTITIES))
+    assert answered.warning is not None
+    assert "q2p calibrate RUN" in answered.warning
+    scores = [one.score for one in ranked(answered)]
+    assert scores == sorted(scores, reverse=True)
+    assert {one.probability for one in ranked(answered) if not one.known} == {None}
+    with pytest.raises(UsageError, match="q2p calibrate RUN"):
+        reasoner.answer(Question("e1.r1", minimum_probability=0.5))
+    assert reasoner.answer(Question("e1.r1", method="exact", minimum_probability=1)).total > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"k": 0}, "at least 1"),
+        ({"method": "guess"}, "exact, neural, both"),
+        ({"only": "some"}, "known, predicted"),
+        ({"syntax": "words"}, "path, logic, sparql, json"),
+        ({"minimum_probability": 1.5}, "between 0 and 1"),
+        ({"minimum_probability": float("nan")}, "between 0 and 1"),
+    ],
+)
+def test_questions_that_make_no_sense(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        REASONER.answer(replace(Question("e1.r1"), **change))
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    reasoner = Reasoner(GRAPH)
+    for _ in range(3):
+        reasoner.parse("e1.r1")
+    information = reasoner._remembered.cache_info()
+    assert (information.hits, information.currsize) == (2, 1)
+    assert information.maxsize is not None
+    reasoner.parse(" | ".join(["e1.r1"] * 1000))
+    with pytest.raises(UnknownNameError):
+        reasoner.parse("e1.r9")
+    assert reasoner._remembered.cache_info().currsize == 1
+
+
+def test_a_map_is_a_view_of_the_vectors() -> None:
+    """A projection keeps no distance too long; along the plane it shows as much variance as it says."""
+    question = Question("(e1.r1 | e2.r2).r3", k=12)
+    found = REASONER.map(question)
+    assert found.answered == REASONER.answer(question)
+    shape, ids = abstract(REASONER.parse(question.text))
+    with torch.no_grad():
+        (state,) = execute(compile_shapes((shape,), Q2P.kind), MODEL, [torch.tensor([ids])])
+        vectors = torch.cat([MODEL.entities[[point.answer.entity for point in found.points]], state[0]])
+        vectors = vectors / vectors.norm(dim=1, keepdim=True)
+    places = torch.tensor([[point.x, point.y] for point in found.points] + [list(place) for place in found.particles])
+    assert len(places) == len(vectors)
+    assert (torch.cdist(places, places) <= torch.cdist(vectors, vectors) + 1e-4).all()
+    centred = vectors - vectors.mean(0)
+    assert float(places.pow(2).sum() / centred.pow(2).sum()) == pytest.approx(sum(found.variance), abs=1e-4)
+    singular = torch.linalg.svdvals(centred)
+    assert sum(found.variance) == pytest.approx(float(singular[:2].pow(2).sum() / singular.pow(2).sum()), abs=1e-4)
+    told = found.as_json()
+    assert set(told) == {"question", "query", "shape", "answers", "particles", "variance"}
+    assert set(told["answers"][0]) == {"name", "label", "x", "y", "particle", "status", "probability", "rank"}
+    assert sum(particle["answers"] for particle in told["particles"]) == len(told["answers"]) == 12
+
+
+def test_a_run_answers_the_same_in_every_syntax(atlas_run: Path) -> None:
+    reasoner = Reasoner.open(atlas_run, split="train")
+    assert reasoner.run is not None
+    assert reasoner.calibration is not None
+    for _, syntax, text in QUESTIONS:
+        query = reasoner.parse(text, syntax)
+        expected = reasoner.answer(Question(text, syntax)).answers
+        assert len(expected) == 10
+        for other in ("path", "logic", "json"):
+            assert reasoner.answer(format_query(query, reasoner.lexicon, other)).answers == expected
+
+
+def test_the_form_of_answers(atlas_run: Path) -> None:
+    told = Reasoner.open(atlas_run, split="train").answer(Question("French.^speaks", k=30)).as_json()
+    assert set(told) == {"question", "query", "shape", "method", "total", "answers"}
+    assert [answer["rank"] for answer in told["answers"]] == list(range(1, 31))
+    assert set(told["answers"][0]) == {"rank", "name", "label", "score", "probability", "status", "particle"}
+    statuses = [answer["status"] for answer in told["answers"]]
+    assert statuses == ["known"] * min(told["total"], 30) + ["predicted"] * max(30 - told["total"], 0)
+
+
+def test_what_cannot_be_opened(tmp_path: Path, atlas_run: Path) -> None:
+    with pytest.raises(UsageError, match="does not exist"):
+        Reasoner.open(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="graph itself"):
+        Reasoner.open("atlas", graph="atlas")
+    assert Reasoner.open(atlas_run, graph="atlas").graph.name == "atlas"
+
+
+def test_the_lines_of_the_page_run(atlas_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "answering.md").read_text("utf-8")
+    (program,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "atlas").symlink_to(atlas_run)
+    monkeypatch.chdir(tmp_path)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(program, "answering.md", "exec"), {})
+    *guesses, last = printed.getvalue().splitlines()
+    assert len(guesses) == 3
+    assert last.endswith(
+        "known; no entity is called 'Canda'; did you mean 'Canada', 'Anda (China)', 'Cabinda (Angola)'?"
+    )

@@ -112,8 +112,8 @@ def test_a_functional_graph_is_learned(tmp_path: Path) -> None:
     graph = cyclic_graph()
     losses: list[float] = []
     settings = ("dimension=32", "batch=128", "updates=150", "rate=0.01", "warm_up=10", "mix=1p:1,2p:1", "dropout=0")
-    settings += ("residual=true", "projection=attention", "norm=plain")  # as in the preset for small graphs
-    run, how = trained(tmp_path / "run", graph, small(*settings), lambda at: losses.append(at.loss))
+    network = ("residual=true", "projection=attention", "norm=plain")  # as in the preset for small graphs
+    run, how = trained(tmp_path / "run", graph, small(*settings, *network), lambda at: losses.append(at.loss))
     assert losses[0] > 0.8 * math.log(len(graph.entities))
     assert losses[-1] < 0.2 * losses[0]
     assert (how.update, how.best_update, how.best, how.interrupted) == (150, 150, None, False)

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from query2particles.answer import Answer, Answered, ask
+    from query2particles.answer import Answer, Answered, Question, Ranked, Reasoner, ask
     from query2particles.engine.exact import exact_answers
     from query2particles.errors import Query2ParticlesError
     from query2particles.graph.folders import open_graph
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "answer": ("Answer", "Answered", "ask"),
+    "answer": ("Answer", "Answered", "Question", "Ranked", "Reasoner", "ask"),
     "engine.exact": ("exact_answers",),
     "errors": ("Query2ParticlesError",),
     "graph.folders": ("open_graph",),
@@ -56,6 +56,9 @@ __all__ = [
     "Project",
     "Query",
     "Query2ParticlesError",
+    "Question",
+    "Ranked",
+    "Reasoner",
     "Union",
     "ask",
     "exact_answers",

@@ -1,28 +1,73 @@
-"""Answering a question in any syntax: text → query → answers with their names.
+"""Answering questions in any syntax: text → query → ranked answers with names, probabilities and evidence.
 
-`ask` gives what follows from stored facts; `predict` what a trained method thinks, best first, and says of each answer
-whether stored facts support it or whether it is a guess.
+A `Reasoner` answers from a trained run, or from a graph alone. Of each answer it says whether stored facts name it
+(`known`), whether they name it but a missing fact may take it back, as complements allow (`supported`), or whether it
+is a guess (`predicted`). Its probability is that of being an answer on the larger graph, all that is true and not only
+what is stored.
+
+`ask` and `predict` are the same for one question: the exact answers, and what a method thinks of a query.
 """
 
 from __future__ import annotations
 
 import heapq
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from query2particles.engine.exact import exact_answers_of
+from query2particles.engine.exact import exact_answers
+from query2particles.engine.sets import Sets
+from query2particles.errors import Query2ParticlesError, UsageError
+from query2particles.graph.folders import open_graph
 from query2particles.graph.graph import Graph, Split
-from query2particles.query.algebra import Query, abstract, nickname
+from query2particles.query.algebra import Query, abstract, has_complement, nickname
 from query2particles.query.names import Lexicon
 from query2particles.query.rewrite import Unions
-from query2particles.query.syntax import Syntax, format_query, parse_query
+from query2particles.query.syntax import SYNTAXES, Syntax, format_query, parse_query
 
 if TYPE_CHECKING:
-    from query2particles.engine.method import Method
+    from query2particles.calibration import Calibration
+    from query2particles.discover import Discovery
+    from query2particles.engine.method import Method as Model
+    from query2particles.evidence import Evidence
+    from query2particles.ranking import Candidates, Ranking
+    from query2particles.run import Run
 
-__all__ = ["Answer", "Answered", "Ranked", "ask", "predict"]
+__all__ = [
+    "Answer",
+    "Answered",
+    "MapPoint",
+    "Method",
+    "ParticleMap",
+    "Question",
+    "Ranked",
+    "Reasoner",
+    "Status",
+    "ask",
+    "predict",
+]
+
+Method: TypeAlias = Literal["exact", "neural", "both"]
+"""Stored facts alone; the model's ranking alone; or the model's ranking beside what stored facts say."""
+
+Status: TypeAlias = Literal["known", "supported", "predicted"]
+Only: TypeAlias = Literal["known", "predicted"]
+
+_REMEMBERED = 2048
+_LONGEST_REMEMBERED = 500
+"""How many questions stay parsed, and how many characters those may have: memory is bounded whatever is asked."""
+
+_COPIES = 8
+"""Of the scores of questions that are ranked together, at the peak: so much smaller are their groups."""
+
+_UNCALIBRATED = (
+    "guesses carry no probabilities: the run is not calibrated, or its weights are newer (q2p calibrate RUN)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +81,45 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Ranked(Answer):
-    """An entity as a method ranks it. Where `known`, stored facts say that it is an answer; otherwise it is a guess."""
+    """An entity as a method ranks it."""
 
     score: float
-    known: bool
+    probability: float | None
+    """Of being an answer on the larger graph; None where nothing was calibrated."""
+    status: Status
+    particle: int | None
+    """Which particle has the best inner product with it; None where the method has none."""
+
+    @property
+    def known(self) -> bool:
+        """Whether stored facts say that it is an answer; otherwise it is a guess."""
+        return self.status != "predicted"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
+class Question:
+    """A question and how it is to be answered."""
+
+    text: str
+    syntax: Syntax | None = None
+    k: int = 10
+    method: Method = "both"
+    only: Only | None = None
+    minimum_probability: float = 0.0
+
+
+@dataclass(frozen=True)
 class Answered:
-    """A question and what answers it: the first answers by their labels, and how many there are in all."""
+    """A question and what answers it, best first; exact answers by their labels."""
 
     question: str
     query: Query
     canonical: str
     shape: str
+    method: Method
     total: int
-    answers: tuple[Answer, ...]
+    """How many follow from stored facts."""
+    answers: tuple[Answer | Ranked, ...]
     warning: str | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -59,11 +127,401 @@ class Answered:
             "question": self.question,
             "query": self.canonical,
             "shape": self.shape,
-            "method": "exact",
+            "method": self.method,
             "total": self.total,
-            "answers": [asdict(answer) for answer in self.answers],
+            "answers": [
+                {"rank": rank, "name": answer.name, "label": answer.label, **self._judged(answer)}
+                for rank, answer in enumerate(self.answers, start=1)
+            ],
             **({"warning": self.warning} if self.warning else {}),
         }
+
+    def _judged(self, answer: Answer | Ranked) -> dict[str, Any]:
+        if isinstance(answer, Ranked):
+            score, probability = round(answer.score, 4), answer.probability
+            status, particle = answer.status, answer.particle
+        else:
+            status = _status_of_known(self.query)
+            score, probability, particle = None, 1.0 if status == "known" else None, None
+        rounded = None if probability is None else round(probability, 4)
+        return {"score": score, "probability": rounded, "status": status, "particle": particle}
+
+
+@dataclass(frozen=True, slots=True)
+class MapPoint:
+    """An answer in the plane."""
+
+    answer: Ranked
+    x: float
+    y: float
+
+
+@dataclass(frozen=True)
+class ParticleMap:
+    """The answers of a question and the particles that found them, in the plane.
+
+    Embeddings and particles are brought to length 1, as their directions decide; the plane is that of their two
+    principal components, and `variance` the share of the variance that each shows.
+    """
+
+    answered: Answered
+    points: tuple[MapPoint, ...]
+    particles: tuple[tuple[float, float], ...]
+    variance: tuple[float, float]
+
+    def as_json(self) -> dict[str, Any]:
+        answers = self.answered.as_json()["answers"]
+        found = [point.answer.particle for point in self.points]
+        return {
+            "question": self.answered.question,
+            "query": self.answered.canonical,
+            "shape": self.answered.shape,
+            "answers": [
+                {
+                    **{key: entry[key] for key in ("name", "label")},
+                    "x": round(point.x, 4),
+                    "y": round(point.y, 4),
+                    **{key: entry[key] for key in ("particle", "status", "probability", "rank")},
+                }
+                for entry, point in zip(answers, self.points, strict=True)
+            ],
+            "particles": [
+                {"particle": number, "x": round(x, 4), "y": round(y, 4), "answers": found.count(number)}
+                for number, (x, y) in enumerate(self.particles)
+            ],
+            "variance": [round(share, 4) for share in self.variance],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Parsed:
+    """A question that was understood."""
+
+    query: Query
+    canonical: str
+    shape: Query
+    ids: tuple[int, ...]
+
+
+_Chosen: TypeAlias = tuple[int, float, float | None, Status]
+"""An answer before it has a name: entity, score, probability, status."""
+
+
+class Reasoner:
+    """Answers questions over one graph, with a trained model or from stored facts alone.
+
+    `split` is the level of the graph whose facts count as stored: all of them, unless held-out facts are to be guessed.
+    Threads may share it: nothing changes but a bounded memory of parsed questions.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        model: Model[Any] | None = None,
+        run: Run | None = None,
+        calibration: Calibration | None = None,
+        split: Split = "test",
+        unions: Unions = "native",
+    ) -> None:
+        self.graph, self.lexicon, self.split = graph, Lexicon(graph), split
+        self.run, self.model, self.calibration, self.unions = run, model, calibration, unions
+        self._remembered = lru_cache(_REMEMBERED)(self._parsed)
+
+    @staticmethod
+    def open(path: str | Path, *, graph: str | None = None, device: str = "cpu", split: Split = "test") -> Reasoner:
+        """Of a run folder, or of a graph, which only has exact answers. `graph` says where a run's graph has moved."""
+        folder = Path(path)
+        try:
+            opened = open_graph(path)
+        except UsageError:
+            from query2particles.run import Run, is_run_folder  # heavy, so not before it is needed
+
+            if not is_run_folder(folder):
+                raise
+            from query2particles.calibration import read_calibration
+
+            run = Run.open(folder)
+            own = run.graph(graph)
+            return Reasoner(
+                own,
+                model=run.model(own, device),
+                run=run,
+                calibration=read_calibration(run),
+                split=split,
+                unions=run.config.training.unions,
+            )
+        if graph is not None:
+            raise UsageError(f"{path} is a graph itself; leave out the other one ({graph})")
+        return Reasoner(opened, split=split)
+
+    def parse(self, text: str, syntax: Syntax | None = None) -> Query:
+        """The query that a text asks."""
+        return self._understood(text, syntax).query
+
+    def answer(self, question: Question | str) -> Answered:
+        """The answers of one question."""
+        (found,) = self.answer_many([_as_question(question)])
+        if isinstance(found, Query2ParticlesError):
+            raise found
+        return found
+
+    def answer_many(self, questions: Sequence[Question]) -> list[Answered | Query2ParticlesError]:
+        """The answers of many, executed together; an error takes the place of the question that it is about."""
+        found: list[Answered | Query2ParticlesError | None] = [None] * len(questions)
+        exact: list[tuple[int, Question, _Parsed]] = []
+        ranked: list[tuple[int, Question, _Parsed]] = []
+        for number, question in enumerate(questions):
+            try:
+                self._check(question)
+                parsed = self._understood(question.text, question.syntax)
+            except Query2ParticlesError as error:
+                found[number] = error
+                continue
+            (exact if question.method == "exact" or self.model is None else ranked).append((number, question, parsed))
+        for number, one in [*self._exact(exact), *self._ranked(ranked)]:
+            found[number] = one
+        return [one for one in found if one is not None]
+
+    def explain(self, question: Question | str | Query, entity: int, *, threshold: float = 0.5) -> Evidence:
+        """Why an entity answers a question, or why it does not: the best facts, stored and predicted, as a tree."""
+        from query2particles.evidence import find_evidence
+
+        if not 0 < threshold <= 1:
+            raise UsageError(f"a threshold is above 0 and at most 1, not {threshold}")
+        if not 0 <= entity < len(self.graph.entities):
+            raise UsageError(f"there is no entity {entity}: there are {len(self.graph.entities):,}")
+        if isinstance(question, Question | str):
+            asked = _as_question(question)
+            parsed = self._understood(asked.text, asked.syntax)
+            text = asked.text
+        else:
+            parsed = _parsed_query(question, self.lexicon)
+            text = parsed.canonical
+        return find_evidence(
+            self.graph,
+            parsed.query,
+            entity,
+            question=text,
+            canonical=parsed.canonical,
+            model=self.model,
+            calibration=self.calibration,
+            split=self.split,
+            unions=self.unions,
+            threshold=threshold,
+        )
+
+    def map(self, question: Question | str) -> ParticleMap:
+        """The answers of a question in the plane, each beside the particle that found it."""
+        from query2particles.engine.ranks import Factored, scoring
+        from query2particles.ranking import score_all
+
+        asked = _as_question(question)
+        if not isinstance(self.model, Factored):
+            raise UsageError("a map needs a trained run whose method has particles; name one in place of a graph")
+        if asked.method == "exact":
+            raise UsageError("a map shows what a model ranks; ask with the method both or neural")
+        answered = self.answer(asked)
+        parsed = self._understood(asked.text, asked.syntax)
+        with scoring(self.model):
+            ids = np.array([parsed.ids], dtype=np.int64)
+            _, particles = score_all(self.model, {parsed.shape: ids}, len(self.graph.entities), self.unions)[
+                parsed.shape
+            ]
+            assert particles is not None, "a factored method has particles"
+            _, table, _ = self.model.factors(particles)
+            ranked = [one for one in answered.answers if isinstance(one, Ranked)]
+            embeddings = table[[one.entity for one in ranked]].double().cpu().numpy()
+            vectors = np.concatenate([embeddings, particles[0].double().cpu().numpy()])
+        plane, variance = _plane(vectors)
+        places = [(float(x), float(y)) for x, y in plane]
+        return ParticleMap(
+            answered,
+            tuple(MapPoint(one, *place) for one, place in zip(ranked, places, strict=False)),
+            tuple(places[len(ranked) :]),
+            variance,
+        )
+
+    def discover(
+        self,
+        *,
+        relation: str | None = None,
+        entity: str | None = None,
+        k: int = 20,
+        progress: Callable[[int], object] | None = None,
+    ) -> list[Discovery]:
+        """The likeliest facts that are missing: of a relation, of an entity, or of both, by name."""
+        from query2particles.discover import discover
+
+        if self.model is None:
+            raise UsageError("missing facts are guessed by a trained run; name one in place of a graph")
+        return discover(
+            self.graph,
+            self.model,
+            self.calibration,
+            split=self.split,
+            relation=None if relation is None else self.lexicon.relation(relation),
+            entity=None if entity is None else self.lexicon.entity(entity),
+            k=k,
+            progress=progress,
+        )
+
+    def _check(self, question: Question) -> None:
+        for what, value, choices in (
+            ("the method", question.method, get_args(Method)),
+            ("only", question.only, (None, *get_args(Only))),
+        ):
+            if value not in choices:
+                raise UsageError(f"{what} is one of {', '.join(filter(None, choices))}, not {value!r}")
+        if question.k < 1:
+            raise UsageError(f"k is at least 1, not {question.k}")
+        if not 0 <= question.minimum_probability <= 1:
+            raise UsageError(f"a probability is between 0 and 1, not {question.minimum_probability}")
+        if self.model is None and question.method == "neural":
+            raise UsageError("a graph alone has exact answers only; name a run, or the method exact")
+        ranked = self.model is not None and question.method != "exact"
+        if ranked and self.calibration is None and question.minimum_probability > 0:
+            raise UsageError("the run is not calibrated, so nothing has a probability: q2p calibrate RUN")
+
+    def _understood(self, text: str, syntax: Syntax | None) -> _Parsed:
+        return (self._remembered if len(text) <= _LONGEST_REMEMBERED else self._parsed)(text, syntax)
+
+    def _parsed(self, text: str, syntax: Syntax | None) -> _Parsed:
+        if syntax not in (None, *SYNTAXES):
+            raise UsageError(f"the syntax is one of {', '.join(SYNTAXES)}, not {syntax!r}")
+        return _parsed_query(parse_query(text, self.lexicon, syntax), self.lexicon)
+
+    def _exact(self, asked: Sequence[tuple[int, Question, _Parsed]]) -> Iterator[tuple[int, Answered]]:
+        """What follows from stored facts."""
+        batch, places = _batched([parsed for _, _, parsed in asked])
+        found = exact_answers(self.graph.at(self.split), batch, workers=1) if batch else {}
+        for (number, question, parsed), row in zip(asked, places, strict=True):
+            sets = found[parsed.shape]
+            status = _status_of_known(parsed.query)
+            passed_over = question.only == "predicted" or (status != "known" and question.minimum_probability > 0)
+            members = [] if passed_over else sets[row].tolist()
+            first = heapq.nsmallest(question.k, members, key=self._by_label)
+            answers = tuple(Answer(one, self.graph.entities.name(one), self.graph.entities.label(one)) for one in first)
+            yield number, self._answered(question, parsed, "exact", sets, row, answers)
+
+    def _ranked(
+        self, asked: Sequence[tuple[int, Question, _Parsed]]
+    ) -> Iterator[tuple[int, Answered | Query2ParticlesError]]:
+        """What the model thinks, as many questions at a time as memory is set aside for."""
+        if not asked:
+            return
+        from query2particles.engine.disjuncts import Disjuncts
+        from query2particles.engine.ranks import rows_at_once, scoring
+        from query2particles.ranking import rank
+
+        assert self.model is not None, "questions for a graph alone are answered exactly"
+        edges = self.graph.at(self.split)
+        room = max(1, rows_at_once(self.model, edges.entities) // _COPIES)
+        together: list[tuple[int, Question, _Parsed]] = []
+        taken = 0
+        chunks = [together]
+        for one in asked:
+            try:
+                rows = len(Disjuncts.of(one[2].shape, self.unions).shapes)
+            except Query2ParticlesError as error:
+                yield one[0], error
+                continue
+            if together and taken + rows > room:
+                together, taken = [], 0
+                chunks.append(together)
+            together.append(one)
+            taken += rows
+        for chunk in filter(None, chunks):
+            batch, places = _batched([parsed for _, _, parsed in chunk])
+            k = min(max(question.k for _, question, _ in chunk), edges.entities)
+            with scoring(self.model):
+                rankings = rank(self.model, edges, batch, k, unions=self.unions)
+                chosen: dict[Query, list[list[_Chosen]]] = {shape: [] for shape in batch}
+                for (_, question, parsed), row in zip(chunk, places, strict=True):  # rows of a shape come in turn
+                    chosen[parsed.shape].append(self._chosen(question, parsed.query, rankings[parsed.shape], row))
+                particles = {shape: self._particles(rankings[shape], some) for shape, some in chosen.items()}
+            for (number, question, parsed), row in zip(chunk, places, strict=True):
+                some = zip(chosen[parsed.shape][row], particles[parsed.shape][row], strict=False)
+                answers = tuple(self._named(one, particle) for one, particle in some)
+                known = rankings[parsed.shape].known
+                yield number, self._answered(question, parsed, question.method, known, row, answers)
+
+    def _chosen(self, question: Question, query: Query, ranking: Ranking, row: int) -> list[_Chosen]:
+        """The answers of one question, best first."""
+        from query2particles.calibration import family_of
+
+        calibration, contexts, neural = self.calibration, ranking.contexts[row], question.method == "neural"
+        status: Status = "predicted" if neural else _status_of_known(query)
+        groups: list[tuple[Candidates, Status]] = []
+        if question.only != "known":
+            groups.append((ranking.best_unknown(row, question.k), "predicted"))
+        if question.only is None or question.only == ("predicted" if neural else "known"):
+            groups.append((ranking.best_known(row, question.k), status))
+        found: list[_Chosen] = []
+        for candidates, marked in groups:
+            probabilities: Sequence[float | None] = [1.0 if marked == "known" else None] * len(candidates.entities)
+            if calibration is not None and marked != "known":
+                features = contexts.features(candidates.scores)
+                supported = marked == "supported"
+                probabilities = (
+                    calibration.supported(features) if supported else calibration.predicted(family_of(query), features)
+                ).tolist()
+            columns = candidates.entities.tolist(), candidates.scores.tolist(), probabilities
+            found += [
+                (entity, score, probability, marked)
+                for entity, score, probability in zip(*columns, strict=True)
+                if (probability or 0.0) >= question.minimum_probability
+            ]
+        by_score = calibration is None or neural
+        found.sort(key=lambda one: (0.0 if by_score else -(one[2] or 0.0), -one[1], one[0]))
+        return found[: question.k]
+
+    def _particles(self, ranking: Ranking, chosen: Sequence[Sequence[_Chosen]]) -> list[list[int | None]]:
+        """The particle of each answer, all questions of a shape at once; rows may be longer than there are answers."""
+        assert self.model is not None, "there are rankings"
+        entities = np.zeros((len(chosen), max(map(len, chosen))), dtype=np.int64)
+        for row, some in enumerate(chosen):
+            entities[row, : len(some)] = [one[0] for one in some]
+        particles = ranking.particles_of(self.model, entities)
+        nothing: list[list[int | None]] = [[None] * entities.shape[1]] * len(chosen)
+        return nothing if particles is None else particles.tolist()
+
+    def _named(self, chosen: _Chosen, particle: int | None) -> Ranked:
+        entity, score, probability, status = chosen
+        entities = self.graph.entities
+        return Ranked(entity, entities.name(entity), entities.label(entity), score, probability, status, particle)
+
+    def _answered(
+        self,
+        question: Question,
+        parsed: _Parsed,
+        method: Method,
+        known: Sets,
+        row: int,
+        answers: tuple[Answer | Ranked, ...],
+    ) -> Answered:
+        total = int(known.sizes[row])
+        warnings = []
+        if known.complemented:
+            warnings.append(
+                f"the question asks for what something is not: {total:,} of {len(self.graph.entities):,} entities "
+                "answer it. Intersect it with what the answers should be."
+            )
+        if method != "exact" and self.calibration is None:
+            warnings.append(_UNCALIBRATED)
+        return Answered(
+            question.text,
+            parsed.query,
+            parsed.canonical,
+            nickname(parsed.shape),
+            method,
+            total,
+            answers,
+            "; ".join(warnings) or None,
+        )
+
+    def _by_label(self, entity: int) -> tuple[str, int]:
+        return self.graph.entities.label(entity).casefold(), entity
 
 
 def ask(graph: Graph, question: str, *, k: int = 10, syntax: Syntax | None = None, split: Split = "test") -> Answered:
@@ -71,31 +529,12 @@ def ask(graph: Graph, question: str, *, k: int = 10, syntax: Syntax | None = Non
 
     Exact answers are a set without an order of their own: the `k` first by label are named, `total` counts them all.
     """
-    lexicon = Lexicon(graph)
-    query = parse_query(question, lexicon, syntax)
-    found = exact_answers_of(graph.at(split), query)
-    members = found[0].tolist()
-    warning = None
-    if found.complemented:
-        warning = (
-            f"the question asks for what something is not: {len(members):,} of {len(graph.entities):,} entities "
-            "answer it. Intersect it with what the answers should be."
-        )
-    first = heapq.nsmallest(k, members, key=lambda entity: (graph.entities.label(entity).casefold(), entity))
-    return Answered(
-        question=question,
-        query=query,
-        canonical=format_query(query, lexicon),
-        shape=nickname(abstract(query)[0]),
-        total=int(found.sizes[0]),
-        answers=tuple(Answer(entity, graph.entities.name(entity), graph.entities.label(entity)) for entity in first),
-        warning=warning,
-    )
+    return Reasoner(graph, split=split).answer(Question(question, syntax, k, "exact"))
 
 
 def predict(
     graph: Graph,
-    method: Method[Any],
+    method: Model[Any],
     query: Query,
     *,
     k: int = 10,
@@ -108,18 +547,47 @@ def predict(
     With `guesses_only` the known ones are passed over. Scores of one query compare with each other, not with those of
     another.
     """
-    from query2particles.engine.disjuncts import Disjuncts
-    from query2particles.engine.ranks import best_of, scoring
+    reasoner = Reasoner(graph, model=method, split=split, unions=unions)
+    question = Question("", k=k, only="predicted" if guesses_only else None)
+    ((_, found),) = reasoner._ranked([(0, question, _parsed_query(query, None))])
+    if isinstance(found, Query2ParticlesError):
+        raise found
+    return [one for one in found.answers if isinstance(one, Ranked)]
 
-    known = exact_answers_of(graph.at(split), query)[0]
+
+def _as_question(question: Question | str) -> Question:
+    return Question(question) if isinstance(question, str) else question
+
+
+def _parsed_query(query: Query, lexicon: Lexicon | None) -> _Parsed:
     shape, ids = abstract(query)
-    with scoring(method):
-        row = Disjuncts.of(shape, unions).scores(method, np.array([ids], dtype=np.int64), len(graph.entities))
-        entities, scores = best_of([(0, row)], k + len(known) if guesses_only else k)
-    supported = set(known.tolist())
-    found = zip(entities[0].tolist(), scores[0].tolist(), strict=True)
-    ranked = [(entity, score, entity in supported) for entity, score in found]
-    return [
-        Ranked(entity, graph.entities.name(entity), graph.entities.label(entity), score, is_known)
-        for entity, score, is_known in [one for one in ranked if not (guesses_only and one[2])][:k]
-    ]
+    return _Parsed(query, "" if lexicon is None else format_query(query, lexicon), shape, ids)
+
+
+def _status_of_known(query: Query) -> Status:
+    return "supported" if has_complement(query) else "known"
+
+
+def _batched(asked: Sequence[_Parsed]) -> tuple[dict[Query, Any], list[int]]:
+    """Queries by shape, in an order that does not depend on theirs, and of each in turn its row there."""
+    rows: defaultdict[Query, list[tuple[int, ...]]] = defaultdict(list)
+    places = []
+    for parsed in asked:
+        places.append(len(rows[parsed.shape]))
+        rows[parsed.shape].append(parsed.ids)
+    return {shape: np.array(rows[shape], dtype=np.int64) for shape in sorted(rows, key=nickname)}, places
+
+
+def _plane(vectors: Any) -> tuple[Any, tuple[float, float]]:
+    """The two principal components (n, 2) of vectors of length 1, and the share of the variance of each."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    directions = vectors / np.maximum(lengths, 1e-12)
+    centred = directions - directions.mean(0)
+    left, spread, axes = np.linalg.svd(centred, full_matrices=False)
+    # Either sign of an axis is as good: take the one in which its largest entry is positive.
+    signs = np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(1)])
+    plane = np.zeros((len(vectors), 2))
+    shown = min(2, len(spread))
+    plane[:, :shown] = (left * spread * signs)[:, :shown]
+    shares = np.append(spread**2 / max(float((spread**2).sum()), 1e-12), [0.0, 0.0])
+    return plane, (float(shares[0]), float(shares[1]))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from query2particles.answer import Answered, Ranked, ask, predict
+from query2particles.calibration import CALIBRATION, RELIABILITY
 from query2particles.config import configured, preset
 from query2particles.engine.exact import Batch, exact_answers_of
 from query2particles.engine.method import Method
@@ -147,7 +148,7 @@ def new_run(folder: Path, graph: Graph, settings: Sequence[str] = ()) -> Run:
     """A run of the demo, with changes to its settings; an earlier one in the same folder gives way, nothing else."""
     config = replace(configured(preset(name="small"), None, settings), preset=_PRESET)
     if is_run_folder(folder) and (earlier := Run.open(folder)).config.preset == _PRESET:
-        earlier.remove(also=(PLOT,))
+        earlier.remove(also=(PLOT, CALIBRATION, RELIABILITY))
     return Run.create(folder, config, graph, ATLAS)
 
 

@@ -24,6 +24,8 @@ _HEADINGS = {
     "evaluate-cpu": "Evaluation on a CPU",
     "answer-cuda": "Answers on a GPU",
     "answer-cpu": "Answers on a CPU",
+    "serve": "The server under load",
+    "soak": "The server in the long run",
 }
 _WORDS = {
     "exact": "The engine against plain Python sets, both on all cores, both writing every answer to a file, the best "
@@ -38,6 +40,10 @@ _WORDS = {
     "that sorts all entities for each query (`q2p bench evaluate`).",
     "answer": "From the ids of a query to its ten best answers, one query at a time and many together "
     "(`q2p bench answer`).",
+    "serve": "A server of a model of FB15k-237's size and 32 connections that ask in turn, on the same cores, with "
+    "micro-batching and without it in one run (`q2p bench serve`).",
+    "soak": "The same with good, bad and huge requests side by side: what is answered, what is lost, what memory does "
+    "(`q2p bench soak`).",
 }
 _SETS = {
     "betae": "MRR in percent on BetaE's queries. Published rows are for the original sets; where ours are "

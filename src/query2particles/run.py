@@ -4,6 +4,7 @@
     best.safetensors     the weights with the best validation so far (the latest, where there is no validation)
     last.safetensors     the latest weights with the optimiser's state and the random states, to resume from
     trace.jsonl          what happened: one line for each report and each validation
+    calibration.json     how scores become probabilities (`calibration`), with calibration.png, the picture of it
 
 Each file is replaced in one step, so a run that is killed at any moment can be resumed from its last save. While a
 process trains, it holds a lock on `.lock`, which goes with it.

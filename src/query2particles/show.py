@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
     from query2particles.answer import Answered
     from query2particles.bench import Bench
+    from query2particles.calibration import Calibration
     from query2particles.demo import Guessed
+    from query2particles.discover import Discovery
     from query2particles.evaluate import Evaluation
+    from query2particles.evidence import Evidence, Proof
     from query2particles.graph.graph import Graph
     from query2particles.train import Progress, Trained
 
@@ -26,7 +29,10 @@ __all__ = [
     "note",
     "print_answered",
     "print_bench",
+    "print_calibration",
     "print_comparison",
+    "print_discoveries",
+    "print_evidence",
     "print_graph",
     "print_guessed",
     "print_json",
@@ -202,17 +208,103 @@ def _counted(count: int, one: str, many: str | None = None) -> str:
 
 
 def print_answered(answered: Answered) -> None:
+    """A question's answers as a table: exact ones by name, ranked ones with how sure they are."""
+    from query2particles.answer import Ranked
+
     shown = len(answered.answers)
-    more = f", the first {shown} by name" if shown < answered.total else ""
+    ranked = [answer for answer in answered.answers if isinstance(answer, Ranked)]
+    more = f", the first {shown} by name" if 0 < shown < answered.total and not ranked else ""
     title = f"{answered.canonical}\n{_counted(answered.total, 'answer')} from stored facts{more}"
-    if answered.answers:
+    if not answered.answers:
+        nothing = answered.method == "exact" and not answered.total
+        say(title if nothing else f"{title}\nnothing to show: no answer passes the filters")
+    elif not ranked:
         plain = all(answer.name == answer.label for answer in answered.answers)
         rows = [(answer.label,) if plain else (answer.label, answer.name) for answer in answered.answers]
         print_table(title, ("answer",) if plain else ("answer", "name"), rows)
     else:
-        say(title)
+        judged = [
+            (
+                rank,
+                _PROBABILITY.format(answer.probability) if answer.probability is not None else "–",
+                answer.status,
+                answer.label if answer.label == answer.name else f"{answer.label} ({answer.name})",
+                "–" if answer.particle is None else answer.particle,
+                f"{answer.score:.2f}",
+            )
+            for rank, answer in enumerate(ranked, start=1)
+        ]
+        columns = ("", "probability", "status", "answer", "particle", "score")
+        print_table(title, columns, judged, right=(0, 1, 4, 5))
     if answered.warning:
         note(f"warning: {answered.warning}")
+
+
+_PROBABILITY = "{:.3f}"
+
+
+def print_evidence(evidence: Evidence) -> None:
+    """Why an answer is one, as a tree of facts."""
+    sure = "" if evidence.probability is None else f", probability {_PROBABILITY.format(evidence.probability)}"
+    say(f"{evidence.answer.label}: {evidence.status}{sure}")
+    for line in _evidence_lines(_with_lines(evidence.tree), ""):
+        say(line)
+    if not evidence.complete:
+        say("This does not make it an answer: nothing stored or likely enough completes it.")
+
+
+def _evidence_lines(proofs: Sequence[Proof], before: str) -> Iterator[str]:
+    """Proofs that stand side by side, each with what is below it."""
+    for number, proof in enumerate(proofs, start=1):
+        last = number == len(proofs)
+        yield f"{before}{'└─' if last else '├─'} {_evidence_words(proof)}"
+        below = [shown for branch in proof.branches for shown in _with_lines(branch)]
+        yield from _evidence_lines(below, before + ("   " if last else "│  "))
+
+
+def _with_lines(proof: Proof) -> list[Proof]:
+    """What has something to say of its own: facts and complements."""
+    if proof.op in ("project", "complement"):
+        return [proof]
+    return [shown for branch in proof.branches for shown in _with_lines(branch)]
+
+
+def _evidence_words(proof: Proof) -> str:
+    if proof.fact is not None:
+        fact = proof.fact
+        status = "stored" if fact.stored else f"predicted, {_PROBABILITY.format(fact.probability)}"
+        return f"{fact.relation.label}({fact.head.label}, {fact.tail.label})   {status}"
+    entity = proof.entity.label
+    if proof.stored_path:
+        return f"excluded: stored facts put {entity} among what the question leaves out"
+    verdict = "below" if proof.holds else "not below"
+    return (
+        f"not excluded by stored facts: {entity}; the likeliest way has "
+        f"{_PROBABILITY.format(proof.counter_probability)}, {verdict} {proof.threshold:g}"
+    )
+
+
+def print_calibration(title: str, calibration: Calibration) -> None:
+    rows = [
+        (name, one.queries, one.samples, f"{100 * one.before:.2f}", f"{100 * one.after:.2f}")
+        for name, one in calibration.figures.items()
+    ]
+    print_table(title, ("family", "queries", "entities", "softmax", "calibrated"), rows, right=range(1, 5))
+
+
+def print_discoveries(what: str, found: Sequence[Discovery]) -> None:
+    rows = [
+        (
+            rank,
+            "–" if one.probability is None else _PROBABILITY.format(one.probability),
+            one.head.label,
+            one.relation.label,
+            one.tail.label,
+        )
+        for rank, one in enumerate(found, start=1)
+    ]
+    title = f"Missing facts of {what}, the likeliest first"
+    print_table(title, ("", "probability", "head", "relation", "tail"), rows, right=(0, 1))
 
 
 def print_bench(result: Bench) -> None:

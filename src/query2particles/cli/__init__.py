@@ -4,14 +4,15 @@ Everything heavy is imported inside the commands, so that `q2p --help` answers a
 """
 
 # isort: off
-from query2particles.cli import answers, queries, training, evaluating, benches  # commands are listed in this order
+# Commands are listed in this order.
+from query2particles.cli import answers, shell, serving, queries, training, reasoning, evaluating, benches
 
 # isort: on
 from query2particles.cli.graphs import graph_app
 from query2particles.cli.queries import data_app
 from query2particles.cli.root import app, main
 
-__all__ = ["answers", "app", "benches", "evaluating", "main", "queries", "training"]
+__all__ = ["answers", "app", "benches", "evaluating", "main", "queries", "reasoning", "serving", "shell", "training"]
 
 app.add_typer(graph_app, name="graph")
 app.add_typer(data_app, name="data")

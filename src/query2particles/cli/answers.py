@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from query2particles.cli.root import GraphName, Json, Seed, SplitName, Stopped, app, split_of
+from query2particles.cli.root import Json, Seed, SplitName, Stopped, app, split_of
 from query2particles.errors import QueryError, SourceError, UsageError
 
 if TYPE_CHECKING:
     from query2particles.demo import Drawn, Guessed
     from query2particles.evaluate import Evaluation
     from query2particles.graph.graph import Graph
-    from query2particles.query.syntax import Syntax
 
 __all__ = ["answer", "demo"]
 
@@ -31,6 +31,13 @@ class SyntaxName(StrEnum):
 
 class MethodName(StrEnum):
     exact = "exact"
+    neural = "neural"
+    both = "both"
+
+
+class OnlyName(StrEnum):
+    known = "known"
+    predicted = "predicted"
 
 
 @app.command()
@@ -116,74 +123,88 @@ def _print_end(compared: Mapping[str, Evaluation], guessed: Sequence[Guessed]) -
 
 @app.command()
 def answer(
-    graph: GraphName,
-    query: Annotated[str | None, typer.Argument(metavar="QUERY", help="A question in any of the syntaxes.")] = None,
+    source: Annotated[
+        str,
+        typer.Argument(metavar="RUN|GRAPH", help="A run folder; or a graph folder, a benchmark folder, or `atlas`."),
+    ],
+    queries: Annotated[
+        list[str] | None, typer.Argument(metavar="QUERY…", help="Questions in any of the syntaxes.")
+    ] = None,
     file: Annotated[
         Path | None,
         typer.Option("--file", "-f", help="A file of questions, one a line, `#` for remarks; `-` for stdin."),
     ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="How many answers to name.")] = 10,
-    method: Annotated[MethodName, typer.Option(help="`exact`: what follows from stored facts.")] = MethodName.exact,
+    method: Annotated[
+        MethodName | None,
+        typer.Option(
+            help="`exact`: what follows from stored facts; `neural`: the model's ranking alone; `both`: its ranking "
+            "beside what follows. By default `both`, of a graph `exact`.",
+            show_default=False,
+        ),
+    ] = None,
+    only: Annotated[OnlyName | None, typer.Option(help="Leave out the others.")] = None,
+    min_probability: Annotated[
+        float, typer.Option("--min-probability", min=0, max=1, help="Leave out what is less likely an answer.")
+    ] = 0.0,
+    explain: Annotated[bool, typer.Option("--explain", help="Show the facts behind each answer.")] = False,
     syntax: Annotated[SyntaxName | None, typer.Option(help="By default, guessed from the text.")] = None,
     split: Annotated[
         SplitName, typer.Option(help="The facts to use: those of train, train + valid, or all.")
     ] = SplitName.test,
+    graph: Annotated[str | None, typer.Option(help="The run's graph, where it is no longer where it was.")] = None,
     json: Json = False,
 ) -> None:
-    """Answer a question, or a file of them."""
-    from query2particles.answer import ask
-    from query2particles.show import print_answered, print_json
+    """Answer questions, or a file of them: from stored facts, and with a trained run beyond them."""
+    from query2particles.answer import Question, Reasoner
+    from query2particles.errors import Query2ParticlesError
+    from query2particles.show import note, print_answered, print_evidence, print_json
 
-    del method  # there is one so far; the option is here so that scripts can name it
-    if (query is None) == (file is None):
+    if bool(queries) == (file is not None):
         raise UsageError("name either a QUERY or a --file of them")
-    opened = _opened(graph)
-    written: Syntax | None = syntax.value if syntax else None
-    if query is not None:
-        found = ask(opened, query, k=k, syntax=written, split=split_of(split))
-        print_json(found.as_json()) if json else print_answered(found)
-        return
-    results, failed = [], 0
-    assert file is not None
-    for number, line in _questions(file):
-        try:
-            found = ask(opened, line, k=k, syntax=written, split=split_of(split))
-        except QueryError as error:
+    reasoner = Reasoner.open(source, graph=graph, split=split_of(split))
+    asked = list(enumerate(queries, start=1)) if queries else list(_questions(file))
+    question = Question(
+        "",
+        syntax.value if syntax else None,
+        k,
+        method.value if method else "both",
+        only.value if only else None,
+        min_probability,
+    )
+    found = reasoner.answer_many([replace(question, text=text) for _, text in asked])
+    results: list[dict[str, Any]] = []
+    failed = 0
+    for (number, text), one in zip(asked, found, strict=True):
+        place = {"line": number} if file is not None else {}
+        if isinstance(one, Query2ParticlesError):
+            if file is None or not isinstance(one, QueryError):
+                raise one
             failed += 1
-            results.append({"line": number, "question": line, "error": str(error)})
+            results.append({**place, "question": text, "error": str(one)})
             if not json:
-                typer.echo(f"line {number}: {error}\n", err=True)
+                note(f"line {number}: {one}\n")
             continue
-        results.append({"line": number, **found.as_json()})
+        evidence = [reasoner.explain(one.query, answer.entity) for answer in one.answers] if explain else []
+        proofs = {"evidence": [each.as_json() for each in evidence]} if explain else {}
+        results.append({**place, **one.as_json(), **proofs})
         if not json:
-            print_answered(found)
-            typer.echo()
+            print_answered(one)
+            for each in evidence:
+                typer.echo()
+                print_evidence(each)
+            if len(asked) > 1 or file is not None:
+                typer.echo()
     if json:
-        print_json(results)
+        print_json(results[0] if file is None and len(results) == 1 else results)
     if failed:
         typer.echo(f"{failed} of {len(results)} questions could not be understood", err=True)
         raise typer.Exit(1)
 
 
-def _opened(source: str) -> Graph:
-    """The graph to ask; a run folder, which holds none, is told from a folder of something else."""
-    from query2particles.graph.folders import open_graph
-
-    try:
-        return open_graph(source)
-    except UsageError:
-        from query2particles.run import Run, is_run_folder  # heavy, so not before it is needed
-
-        if not is_run_folder(Path(source)):
-            raise
-        raise UsageError(
-            f"{source} is a run: its model cannot be asked by this command yet. Ask the graph that it was trained on:  "
-            f"q2p answer {Run.open(Path(source)).graph_folder} QUERY"
-        ) from None
-
-
-def _questions(file: Path) -> Iterator[tuple[int, str]]:
+def _questions(file: Path | None) -> Iterator[tuple[int, str]]:
     """The questions of a file with their line numbers; blank lines and remarks are passed over."""
+    assert file is not None, "without a file there are questions"
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text("utf-8-sig")
     except FileNotFoundError:

@@ -26,9 +26,12 @@ class BenchName(StrEnum):
     train = "train"
     evaluate = "evaluate"
     answer = "answer"
+    serve = "serve"
+    soak = "soak"
 
 
 _ON_A_DEVICE = (BenchName.train, BenchName.evaluate, BenchName.answer)
+_OF_A_SERVER = (BenchName.serve, BenchName.soak)
 _COUNT = 5000
 
 Data = Annotated[
@@ -43,13 +46,20 @@ Settings = Annotated[
 
 @app.command()
 def bench(
-    name: Annotated[BenchName, typer.Argument(metavar="NAME", help="exact, sample, import, train, evaluate, answer.")],
+    name: Annotated[
+        BenchName,
+        typer.Argument(metavar="NAME", help="exact, sample, import, train, evaluate, answer, serve, soak."),
+    ],
     data: Data = None,
     device: Device = DeviceName.auto,
     count: Annotated[
         int | None, typer.Option(min=10, help="Queries of each shape; without it, what the bench usually takes.")
     ] = None,
     triples: Annotated[int, typer.Option(min=1000, help="Of `bench import`.")] = 10_000_000,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=1, help="Of `bench serve`, each way, and of `bench soak`.", show_default="60, 600"),
+    ] = None,
     settings: Settings = None,
     out: Annotated[
         Path | None,
@@ -66,6 +76,8 @@ def bench(
         where = device_named(device)
         result = _bench_of_a_model(name, data, where, count, settings or [])
         ending = f"-{where}"
+    elif name in _OF_A_SERVER:
+        result = _bench_of_a_server(name, data, seconds, count, settings or [])
     else:
         result = _bench_without_a_model(name, data, count or _COUNT, triples)
     if out is not None:
@@ -99,6 +111,16 @@ def _bench_of_a_model(name: BenchName, data: Path | None, device: str, count: in
         return bench_train(data, device, settings=settings, say=note)
     measure = bench_evaluate if name is BenchName.evaluate else bench_answer
     return measure(data, device, count=count, settings=settings, say=note)
+
+
+def _bench_of_a_server(
+    name: BenchName, data: Path | None, seconds: float | None, count: int | None, settings: list[str]
+) -> Bench:
+    from query2particles.bench.serving import bench_serve, bench_soak
+    from query2particles.show import note
+
+    measure = bench_serve if name is BenchName.serve else bench_soak
+    return measure(data, seconds=seconds, count=count, settings=settings, say=note)
 
 
 @app.command()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from query2particles.cli.root import Json, Stopped, app
-from query2particles.errors import UsageError
+from query2particles.errors import UsageError, WorkloadError
 
 if TYPE_CHECKING:
     from query2particles.graph.graph import Graph
@@ -137,8 +137,21 @@ def train(
             f"everything is saved. Go on with:  q2p train --resume {run.folder}"
         )
         raise Stopped(trained.signal)
+    if trained.best is not None:
+        _calibrate(run, opened, where)
     if not json:
         note(f"Saved in {run.folder}.{_next_step(run, opened)}")
+
+
+def _calibrate(run: Run, graph: Graph, device: str) -> None:
+    """Let the run say how sure it is of its answers; where too few queries tell, it goes without."""
+    from query2particles.cli.reasoning import calibrate_run
+    from query2particles.show import note
+
+    try:
+        calibrate_run(run, graph, device)
+    except WorkloadError as error:
+        note(f"note: answers of this run will carry no probabilities: {error}")
 
 
 def _resumed(folder: Path, graph: str | None, settings: Sequence[str], device: DeviceName) -> tuple[Run, Graph, str]:

@@ -97,8 +97,8 @@ def _calls(nodes: Sequence[Node]) -> Iterator[tuple[int, ...]]:
     """
     groups: defaultdict[Hashable, set[int]] = defaultdict(set)
     for number, node in enumerate(nodes):
-        kinds = tuple(nodes[below].kind for below in node.below)
-        groups[node.operator, node.hop, kinds].add(number)
+        groups[_group(nodes, node)].add(number)
+    chains = _chains(nodes)
     done: set[int] = set()
     while len(done) < len(nodes):
         ready = {
@@ -108,17 +108,31 @@ def _calls(nodes: Sequence[Node]) -> Iterator[tuple[int, ...]]:
         }
         worth = {}  # does running the group now save a later call of it, and with how many nodes does it run
         for group, here in ready.items():
-            saves = _longest_chain(nodes, groups[group], done | here) < _longest_chain(nodes, groups[group], done)
-            worth[group] = saves, len(here)
+            longest, others = (
+                max((chains[one] for one in groups[group] - without), default=0) for without in (done, done | here)
+            )
+            worth[group] = others < longest, len(here)
         chosen = ready[max(worth, key=worth.__getitem__)]
         done |= chosen
         yield tuple(sorted(chosen))
 
 
-def _longest_chain(nodes: Sequence[Node], group: set[int], done: set[int]) -> int:
-    """How many nodes of a group still have to run one after the other."""
-    chains: list[int] = []  # branches stand before what they are branches of
-    for number, node in enumerate(nodes):
-        below = max((chains[branch] for branch in node.below), default=0)
-        chains.append(0 if number in done else below + (number in group))
-    return max(chains)
+def _group(nodes: Sequence[Node], node: Node) -> Hashable:
+    return node.operator, node.hop, tuple(nodes[below].kind for below in node.below)
+
+
+def _chains(nodes: Sequence[Node]) -> list[int]:
+    """How many nodes of its own group, itself among them, each node has on its way to the root.
+
+    As long as it waits, they all do: the longest chain of a group is that of one of its waiting nodes.
+    """
+    chains = [0] * len(nodes)
+    above: dict[int, dict[Hashable, int]] = {}  # of each node, how many of each group lie on its way
+    for number in reversed(range(len(nodes))):  # branches stand before what they are branches of
+        node = nodes[number]
+        group = _group(nodes, node)
+        counts = above.pop(number, {})
+        chains[number] = counts.get(group, 0) + 1
+        for branch in node.below:
+            above[branch] = {**counts, group: chains[number]}
+    return chains

@@ -1,0 +1,136 @@
+"""`q2p calibrate`, `q2p discover` and `q2p export`: what a trained run has to offer besides answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from query2particles.cli.root import Json, SplitName, app, split_of
+from query2particles.cli.training import Device, DeviceName, device_named
+from query2particles.errors import UsageError, WorkloadError
+
+if TYPE_CHECKING:
+    from query2particles.calibration import Calibration
+    from query2particles.graph.graph import Graph
+    from query2particles.run import Run
+
+__all__ = ["calibrate", "calibrate_run", "discover", "export"]
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+MovedGraph = Annotated[str | None, typer.Option(help="The run's graph, where it is no longer where it was.")]
+
+
+class FormatName(StrEnum):
+    safetensors = "safetensors"
+    parquet = "parquet"
+    tsv = "tsv"
+
+
+def calibrate_run(run: Run, graph: Graph, device: str) -> Calibration:
+    """Fit a run's probabilities to its validation queries, and save them with their picture, where it can be drawn."""
+    from query2particles.calibration import RELIABILITY, plot_reliability, save_calibration, weights_digest
+    from query2particles.calibration import calibrate as fit
+    from query2particles.show import progress_bar
+    from query2particles.train import validation_set
+
+    training = run.config.training
+    if training.all_edges:
+        raise UsageError(
+            f"{run.folder} was trained on all facts, those of validation among them: nothing is left to learn from how "
+            "sure it may be. Train a run without --all-edges"
+        )
+    validation = validation_set(graph, training)
+    if validation is None:
+        raise WorkloadError(
+            f"{graph.name} has no validation facts that queries could be drawn from, and the run names no folder of "
+            "validation queries; import the graph with some held out (q2p graph import --split)"
+        )
+    weights = weights_digest(run)  # taken first: should training save newer ones meanwhile, they have no calibration
+    model = run.model(graph, device)
+    with progress_bar("calibrating", sum(map(len, validation[0].values()))) as progress:
+        fitted, judged = fit(model, *validation, unions=training.unions, progress=progress)
+    saved = save_calibration(run, replace(fitted, weights=weights))
+    if find_spec("matplotlib") is not None:  # a machine that only trains needs none
+        title = f"{run.folder.name}: probabilities on validation queries that no fit had seen"
+        plot_reliability(judged, run.folder / RELIABILITY, title=title)
+    return saved
+
+
+@app.command()
+def calibrate(run: RunFolder, graph: MovedGraph = None, device: Device = DeviceName.auto, json: Json = False) -> None:
+    """Learn from validation queries how likely a run's guesses are true. Training ends with this by itself."""
+    from query2particles.calibration import CALIBRATION
+    from query2particles.run import Run
+    from query2particles.show import note, print_calibration, print_json
+
+    opened = Run.open(run)
+    found = calibrate_run(opened, opened.graph(graph), device_named(device))
+    if json:
+        print_json({"run": str(run), "figures": found.as_json()["figures"]})
+        return
+    print_calibration(f"{run}: expected calibration error, in percent, on queries that no fit had seen", found)
+    note(f"Saved in {run / CALIBRATION}.")
+
+
+@app.command()
+def discover(
+    run: RunFolder,
+    relation: Annotated[str | None, typer.Option(help="The relation whose missing facts to guess.")] = None,
+    entity: Annotated[str | None, typer.Option(help="The entity whose missing facts to guess.")] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="How many facts to name.")] = 20,
+    split: Annotated[
+        SplitName, typer.Option(help="The facts that count as stored: those of train, train + valid, or all.")
+    ] = SplitName.test,
+    graph: MovedGraph = None,
+    device: Device = DeviceName.auto,
+    json: Json = False,
+) -> None:
+    """Guess the likeliest missing facts of a relation, of an entity, or of both."""
+    from query2particles.answer import Reasoner
+    from query2particles.show import note, print_discoveries, print_json, progress_bar
+
+    reasoner = Reasoner.open(run, graph=graph, device=device_named(device), split=split_of(split))
+    with progress_bar("asking", None) as progress:
+        found = reasoner.discover(relation=relation, entity=entity, k=k, progress=progress)
+    if json:
+        print_json([one.as_json() for one in found])
+        return
+    print_discoveries(" of ".join(filter(None, (relation, entity))), found)
+    if reasoner.calibration is None:
+        note(f"note: these guesses carry no probabilities; q2p calibrate {run} gives them some")
+
+
+@app.command()
+def export(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write; one that is there is replaced.")],
+    form: Annotated[
+        FormatName | None, typer.Option("--format", help="By default, what the ending of the file says.")
+    ] = None,
+    graph: MovedGraph = None,
+    json: Json = False,
+) -> None:
+    """Write the embeddings of a run, with their names, to a file."""
+    from query2particles.export import export_embeddings, format_of
+    from query2particles.run import Run
+    from query2particles.show import print_json, say
+
+    chosen = form.value if form is not None else format_of(out)
+    if out.is_dir():
+        raise UsageError(f"{out} is a folder; name a file in it")
+    opened = Run.open(run)
+    if out.resolve().parent == run.resolve():
+        raise UsageError(f"{run} holds the run's own files; name a file elsewhere")
+    own = opened.graph(graph)
+    model = opened.model(own)
+    count = export_embeddings(own, model, out, chosen)
+    dimension = model.settings.dimension
+    if json:
+        print_json({"run": str(run), "file": str(out), "format": chosen, "vectors": count, "dimension": dimension})
+    else:
+        say(f"{count:,} vectors of {dimension} numbers, with their names, in {out}")

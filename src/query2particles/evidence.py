@@ -1,0 +1,416 @@
+"""Evidence: the best assignment of a query's inner variables, as a tree of facts, each stored or predicted.
+
+An assignment is worth the product of its facts' probabilities: 1 where a fact is stored, else the calibrated
+probability of the one-hop query that asks for it, the geometric mean of asking from its head and from its tail. A
+complement is worth 1 − that of the best counter-path. The search goes from the answer backwards: of a projection's
+sources those are tried that promise most,
+
+    promise of a target × probability of the link to it × probability of being an answer of the query below,
+
+over all entities, so that stored sources, the exact answers of the query below and the model's own favourites compete
+in one list; the product is what the source itself promises. A way of stored facts alone promises 1 at every step, so it
+is never lost. Then values are computed exactly, from the anchors up, over what was tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from query2particles.engine.exact import Exact, exact_answers
+from query2particles.engine.execute import execute
+from query2particles.engine.plan import Node, compile_shapes
+from query2particles.engine.sets import Sets
+from query2particles.graph.edges import Edges, Ints
+from query2particles.graph.graph import Graph, Split
+from query2particles.graph.vocabulary import Vocabulary
+from query2particles.query.algebra import (
+    SHAPES,
+    Anchor,
+    Complement,
+    Intersect,
+    Project,
+    Query,
+    Union,
+    abstract,
+    branches,
+    has_complement,
+)
+from query2particles.query.rewrite import Unions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from query2particles.calibration import Calibration
+    from query2particles.engine.method import Method
+
+__all__ = ["Evidence", "Fact", "Judge", "Named", "Proof", "find_evidence"]
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+_SOURCES = 8
+"""How many sources are tried for each target, at least where all targets of a projection fit."""
+
+_WIDEST = 32
+"""How many entities are tried for one variable."""
+
+_FLOOR = 1e-6
+"""An assignment that is worth less is no evidence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """An entity or a relation as people know it."""
+
+    id: int
+    name: str
+    label: str
+
+    @staticmethod
+    def of(vocabulary: Vocabulary, index: int) -> Named:
+        return Named(index, vocabulary.name(index), vocabulary.label(index))
+
+    def as_json(self) -> dict[str, str]:
+        return {"name": self.name, "label": self.label}
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A fact as it is stored, or would be: head, relation, tail."""
+
+    head: Named
+    relation: Named
+    tail: Named
+    stored: bool
+    probability: float
+    score: float | None
+    """What the model gives it from head to tail; None where it is stored."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "head": self.head.as_json(),
+            "relation": self.relation.as_json(),
+            "tail": self.tail.as_json(),
+            "status": "stored" if self.stored else "predicted",
+            "probability": round(self.probability, 4),
+            "score": None if self.score is None else round(self.score, 4),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """One operator of the query with the entity that was found for it, and what speaks for that."""
+
+    op: Literal["anchor", "project", "intersect", "union", "complement"]
+    entity: Named
+    value: float
+    """What the assignment below is worth."""
+    branches: tuple[Proof, ...] = ()
+    """Of a union only the one that was taken; of a complement the best counter-path."""
+    fact: Fact | None = None
+    """Of a projection: what leads from the branch's entity to this one."""
+    stored_path: bool = False
+    counter_probability: float = 0.0
+    threshold: float = 0.0
+
+    @property
+    def holds(self) -> bool:
+        """Whether all of it can be said: of a complement, that nothing stored or likely speaks against it."""
+        if self.op == "complement":
+            return not self.stored_path and self.counter_probability < self.threshold
+        return self.value >= _FLOOR and all(branch.holds for branch in self.branches)
+
+    def as_json(self) -> dict[str, Any]:
+        document: dict[str, Any] = {"op": self.op, "entity": self.entity.as_json()}
+        if self.op == "anchor":
+            return document
+        if self.fact is not None:
+            document["fact"] = self.fact.as_json()
+        if self.op == "complement":
+            document |= {
+                "holds": self.holds,
+                "stored_path": self.stored_path,
+                "counter_probability": round(self.counter_probability, 4),
+                "threshold": self.threshold,
+            }
+        return {**document, "branches": [branch.as_json() for branch in self.branches]}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Why an entity answers a question; where not `complete`, nothing that could be said for it was found."""
+
+    question: str
+    canonical: str
+    answer: Named
+    status: Literal["known", "supported", "predicted"]
+    probability: float | None
+    threshold: float
+    complete: bool
+    tree: Proof
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "question": self.question,
+            "query": self.canonical,
+            "answer": self.answer.as_json(),
+            "status": self.status,
+            "probability": None if self.probability is None else round(self.probability, 4),
+            "threshold": self.threshold,
+            "complete": self.complete,
+            "tree": self.tree.as_json(),
+        }
+
+
+@dataclass(frozen=True)
+class Judge:
+    """How likely things are: by stored edges, by a model where there is one, by its calibration where it has one."""
+
+    edges: Edges
+    model: Method[Any] | None
+    calibration: Calibration | None
+
+    def links(self, entities: Ints, relations: Ints) -> tuple[Floats, Floats | None]:
+        """How likely each one-hop query (n,) has each entity as an answer, (n, N); and the scores, given a model."""
+        shape = SHAPES["1p"]
+        batch = {shape: np.stack([entities, relations], axis=1).astype(np.int64)}
+        known = exact_answers(self.edges, batch, workers=1)[shape]
+        if self.model is None:
+            return self._certain(known), None
+        from query2particles.ranking import score_all
+
+        scores, _ = score_all(self.model, batch, self.edges.entities)[shape]
+        return self.judged(shape, scores, known), scores.double().cpu().numpy()
+
+    def members(self, shape: Query, state: Any, known: Sets) -> Floats:
+        """How likely each entity answers one query, (1, N), given the model's state and the exact answers."""
+        if self.model is None:
+            return self._certain(known)
+        from query2particles.engine.ranks import all_scores
+
+        return self.judged(shape, all_scores(self.model, state, self.edges.entities), known)
+
+    def _certain(self, known: Sets) -> Floats:
+        found: Floats = (known.matrix().toarray() != known.complemented).astype(np.float64)
+        return found
+
+    def judged(self, shape: Query, scores: Tensor, known: Sets) -> Floats:
+        """How likely each entity answers each query of one shape (n, N), by its scores and the exact answers."""
+        from query2particles.calibration import Contexts, family_of, masked
+
+        contexts = Contexts.of(scores, masked(scores, known), known)
+        values = scores.double().cpu().numpy()
+        is_known = self._certain(known).astype(bool)
+        if self.calibration is None:
+            return np.where(is_known, 1.0, contexts.softmax(values))
+        features = contexts.features(values)
+        guessed = self.calibration.predicted(family_of(shape), features)
+        stays = self.calibration.supported(features) if has_complement(shape) else np.ones_like(guessed)
+        return np.where(is_known, stays, guessed)
+
+
+def find_evidence(
+    graph: Graph,
+    query: Query,
+    entity: int,
+    *,
+    question: str,
+    canonical: str,
+    model: Method[Any] | None = None,
+    calibration: Calibration | None = None,
+    split: Split = "test",
+    unions: Unions = "native",
+    threshold: float = 0.5,
+) -> Evidence:
+    """The best tree of facts for an entity as an answer of a query."""
+    judge = Judge(graph.at(split), model, calibration)
+    if model is None:
+        search = _Search(graph, judge, query, threshold)
+        tree, probability = search.tree(entity), None
+    else:
+        from query2particles.engine.ranks import scoring
+
+        with scoring(model):
+            search = _Search(graph, judge, query, threshold)
+            tree = search.tree(entity)
+            probability = None if calibration is None else search.probability(entity, unions)
+    is_known = bool(np.isin(entity, search.known[-1][0]))
+    certain = is_known and not has_complement(query)
+    return Evidence(
+        question,
+        canonical,
+        Named.of(graph.entities, entity),
+        "predicted" if not is_known else "known" if certain else "supported",
+        1.0 if certain else probability,
+        threshold,
+        tree.holds,
+        tree,
+    )
+
+
+class _Search:
+    """The search for one query: its nodes in the plan's order, branches before what they are branches of."""
+
+    def __init__(self, graph: Graph, judge: Judge, query: Query, threshold: float) -> None:
+        self.graph, self.judge, self.threshold = graph, judge, threshold
+        self.shape, ids = abstract(query)
+        self.ids = np.array([ids], dtype=np.int64)
+        self.shapes = _in_order(self.shape)
+        plan = compile_shapes((self.shape,), Exact.kind)
+        self.nodes: Sequence[Node] = plan.nodes
+        self.known: Sequence[Sets] = execute(plan, Exact(judge.edges), [self.ids], keep=True)
+
+    @cached_property
+    def states(self) -> Sequence[Any]:
+        """The model's state of every node."""
+        model = self.judge.model
+        if model is None:
+            return [None] * len(self.nodes)
+        from query2particles.engine.ranks import ids_for
+
+        plan = compile_shapes((self.shape,), model.kind)
+        return execute(plan, model, [ids_for(model, self.ids)], keep=True)
+
+    def probability(self, entity: int, unions: Unions) -> float:
+        """That of the answer itself, as answers have it."""
+        from query2particles.ranking import score_all
+
+        model, known = self.judge.model, self.known[-1]
+        assert model is not None, "without a model there is no probability"
+        scores, _ = score_all(model, {self.shape: self.ids}, self.judge.edges.entities, unions)[self.shape]
+        return float(self.judge.judged(self.shape, scores, known)[0, entity])
+
+    def tree(self, entity: int) -> Proof:
+        """The best proof of one entity at the root."""
+        tried: list[Ints] = [np.zeros(0, dtype=np.int64)] * len(self.nodes)
+        promises: list[Floats] = [np.zeros(0)] * len(self.nodes)
+        links: dict[int, _Links] = {}
+        tried[-1], promises[-1] = np.array([entity]), np.ones(1)
+        for number in reversed(range(len(self.nodes))):
+            node = self.nodes[number]
+            if node.operator is Project:
+                links[number] = own = self._links(node, tried[number], promises[number])
+                tried[node.below[0]], promises[node.below[0]] = own.sources, own.promises
+            elif node.operator is not Anchor:
+                for branch in node.below:
+                    tried[branch], promises[branch] = tried[number], promises[number]
+        values: list[Floats] = []
+        for number, node in enumerate(self.nodes):
+            values.append(self._values(number, node, tried[number], values, links))
+        return self._proof(len(self.nodes) - 1, 0, tried, values, links)
+
+    def _links(self, node: Node, targets: Ints, promises: Floats) -> _Links:
+        """The sources to try for the targets of a projection, and how likely each leads to each."""
+        below, relation = node.below[0], int(self.ids[0, node.position])
+        backward, _ = self.judge.links(targets, np.full(len(targets), relation ^ 1))  # (targets, N)
+        if self.nodes[below].operator is Anchor:
+            sources: Ints = self.ids[:, self.nodes[below].position]
+            promised = np.ones(1)
+        else:
+            members = self.judge.members(self.shapes[below], self.states[below], self.known[below])
+            sources, promised = self._promising(promises[:, None] * backward * members)
+        forward, scores = self.judge.links(sources, np.full(len(sources), relation))  # (sources, N)
+        both = np.sqrt(forward[:, targets].T * backward[:, sources])
+        stored = np.array([np.isin(sources, self.judge.edges.tails_of(int(one), relation ^ 1)) for one in targets])
+        return _Links(
+            relation,
+            sources,
+            promised,
+            np.where(stored, 1.0, both),
+            stored,
+            None if scores is None else scores[:, targets].T,
+        )
+
+    def _promising(self, worth: Floats) -> tuple[Ints, Floats]:
+        """The sources that promise most, best first, and how much: of what each (targets, N) is worth the best."""
+        each = min(_SOURCES if len(worth) > 1 else _WIDEST, worth.shape[1])
+        best = np.argpartition(-worth, each - 1, axis=1)[:, :each]
+        found = np.unique(best)
+        promised = worth[:, found].max(0)
+        order = np.argsort(-promised, kind="stable")[:_WIDEST]
+        return found[order], promised[order]
+
+    def _values(
+        self, number: int, node: Node, entities: Ints, values: Sequence[Floats], links: dict[int, _Links]
+    ) -> Floats:
+        """What the best assignment below each of these entities is worth."""
+        below = [values[branch] for branch in node.below]
+        if node.operator is Anchor:
+            return np.where(entities == self.ids[0, node.position], 1.0, 0.0)
+        if node.operator is Project:
+            return np.asarray((links[number].probabilities * below[0]).max(1))
+        if node.operator is Intersect:
+            return np.asarray(np.prod(below, axis=0))
+        if node.operator is Union:
+            return np.asarray(np.max(below, axis=0))
+        return 1 - np.where(self._stored(node, entities), 1.0, below[0])
+
+    def _stored(self, complement: Node, entities: Ints) -> npt.NDArray[np.bool_]:
+        """Whether stored facts speak against these entities."""
+        return np.isin(entities, self.known[complement.below[0]][0])
+
+    def _proof(
+        self, number: int, place: int, tried: Sequence[Ints], values: Sequence[Floats], links: dict[int, _Links]
+    ) -> Proof:
+        """The best proof of the entity at a place of those tried at a node."""
+        node, value = self.nodes[number], float(values[number][place])
+        index = int(tried[number][place])
+        entity = Named.of(self.graph.entities, index)
+
+        def proof(branch: int, at: int) -> Proof:
+            return self._proof(branch, at, tried, values, links)
+
+        if node.operator is Anchor:
+            return Proof("anchor", Named.of(self.graph.entities, int(self.ids[0, node.position])), value)
+        if node.operator is Project:
+            own = links[number]
+            source = int((own.probabilities[place] * values[node.below[0]]).argmax())
+            fact = self._fact(own, place, source, index)
+            return Proof("project", entity, value, (proof(node.below[0], source),), fact)
+        if node.operator is Complement:
+            against = values[node.below[0]][place]
+            stored = bool(self._stored(node, tried[number][place : place + 1])[0])
+            path = (proof(node.below[0], place),) if against >= _FLOOR else ()
+            counter = 1.0 if stored else float(against)
+            return Proof("complement", entity, value, path, None, stored, counter, self.threshold)
+        if node.operator is Union:
+            taken = max(node.below, key=lambda branch: values[branch][place])
+            return Proof("union", entity, value, (proof(taken, place),))
+        return Proof("intersect", entity, value, tuple(proof(branch, place) for branch in node.below))
+
+    def _fact(self, links: _Links, target: int, source: int, entity: int) -> Fact:
+        """A link in the direction in which facts are stored."""
+        ends = [int(links.sources[source]), entity]
+        head, tail = ends if links.relation % 2 == 0 else reversed(ends)
+        stored = bool(links.stored[target, source])
+        score = None if stored or links.scores is None else float(links.scores[target, source])
+        return Fact(
+            Named.of(self.graph.entities, head),
+            Named.of(self.graph.relations, links.relation // 2),
+            Named.of(self.graph.entities, tail),
+            stored,
+            float(links.probabilities[target, source]),
+            score,
+        )
+
+
+@dataclass(frozen=True)
+class _Links:
+    """Between the sources and the targets that are tried at a projection."""
+
+    relation: int
+    sources: Ints
+    promises: Floats  # (sources,)
+    probabilities: Floats  # (targets, sources)
+    stored: npt.NDArray[np.bool_]  # (targets, sources)
+    scores: Floats | None  # (targets, sources)
+
+
+def _in_order(shape: Query) -> list[Query]:
+    """A shape's parts in the order of a plan's nodes."""
+    return [part for branch in branches(shape) for part in _in_order(branch)] + [shape]

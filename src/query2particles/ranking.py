@@ -1,0 +1,140 @@
+"""Many queries at once, of any shapes, through one plan: the scores of all entities, and what they are measured by."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from query2particles.calibration import Contexts, masked
+from query2particles.engine.disjuncts import Disjuncts
+from query2particles.engine.exact import Batch, exact_answers
+from query2particles.engine.execute import execute
+from query2particles.engine.method import Method
+from query2particles.engine.plan import compile_shapes
+from query2particles.engine.ranks import Factored, all_scores, best_of, ids_for
+from query2particles.engine.sets import Sets
+from query2particles.graph.edges import Edges, Ints
+from query2particles.query.algebra import Query
+from query2particles.query.rewrite import Unions
+
+__all__ = ["Candidates", "Ranking", "rank", "score_all"]
+
+Floats = npt.NDArray[np.float64]
+
+_TIE = 1e-5
+"""Inner products that differ by less count as equal, in relation to their size."""
+
+_CHOSEN_NUMBERS = 1 << 23
+"""Of the embeddings of answers, as many are compared with particles at a time."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Some entities of one query with their scores, best first; of equal ones the smaller id first."""
+
+    entities: Ints
+    scores: Floats
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The queries of one shape: what is known of each, the scores of all entities, and the best unknown ones."""
+
+    known: Sets
+    scores: Tensor  # (n, entities)
+    contexts: Contexts
+    best: Ints  # (n, k) entities that are not known
+    best_scores: Floats  # (n, k), −∞ where there are fewer
+    particles: Tensor | None  # (n, w, d)
+
+    def best_unknown(self, row: int, k: int) -> Candidates:
+        """The best of those that are not known; `k` is at most what was asked for."""
+        there = np.isfinite(self.best_scores[row, :k])
+        return Candidates(self.best[row, :k][there], self.best_scores[row, :k][there])
+
+    def best_known(self, row: int, k: int) -> Candidates:
+        """The best of the known ones."""
+        entities = self.known[row]
+        scores = self.scores[row, torch.as_tensor(entities, dtype=torch.int64)].cpu().numpy().astype(np.float64)
+        order = np.argsort(-scores, kind="stable")[:k]
+        return Candidates(entities[order], scores[order])
+
+    def particles_of(self, method: Method[Any], entities: Ints) -> Ints | None:
+        """Which particle has the best inner product with each of entities (n, k): the first of those that tie."""
+        if self.particles is None or not isinstance(method, Factored):
+            return None
+        _, table, _ = method.factors(self.particles)
+        places = torch.as_tensor(entities, dtype=torch.int64, device=table.device)
+        together = max(1, _CHOSEN_NUMBERS // max(1, places.shape[1] * table.shape[1]))
+        found = np.empty(entities.shape, dtype=np.int64)
+        for start in range(0, len(places), together):
+            rows = slice(start, start + together)
+            products = (self.particles[rows] @ table[places[rows]].transpose(1, 2)).cpu().numpy()  # (rows, w, k)
+            # Where particles all but coincide, rounding must not decide: it differs from batch to batch.
+            best = products.max(1, keepdims=True)
+            found[rows] = (products >= best - _TIE * (1 + np.abs(best))).argmax(1)
+        return found
+
+
+def rank(method: Method[Any], edges: Edges, batch: Batch, k: int, *, unions: Unions = "native") -> dict[Query, Ranking]:
+    """Of every query what is known from stored edges, and how a method scores all entities; call it in `scoring`.
+
+    One plan runs all shapes; roots of one kind are scored together.
+    """
+    known = exact_answers(edges, batch, workers=1)
+    scored = score_all(method, batch, edges.entities, unions)
+    open_to = {shape: masked(scores, known[shape]) for shape, (scores, _) in scored.items()}
+    entities, values = best_of([(0, torch.cat(list(open_to.values())))], k)
+    sizes = list(map(len, open_to.values()))
+    best = np.split(entities.cpu().numpy(), np.cumsum(sizes[:-1]))
+    best_scores = np.split(values.double().cpu().numpy(), np.cumsum(sizes[:-1]))
+    return {
+        shape: Ranking(
+            known[shape],
+            scores,
+            Contexts.of(scores, open_to[shape], known[shape]),
+            best[number],
+            best_scores[number],
+            particles,
+        )
+        for number, (shape, (scores, particles)) in enumerate(scored.items())
+    }
+
+
+def score_all(
+    method: Method[Any], batch: Batch, entities: int, unions: Unions = "native"
+) -> dict[Query, tuple[Tensor, Tensor | None]]:
+    """The scores (n, entities) of the queries of each shape, and their particles (n, w, d) if the method has some."""
+    parts = [(shape, part) for shape in batch for part in Disjuncts.of(shape, unions).shapes]
+    plan = compile_shapes(tuple(part for _, part in parts), method.kind)
+    ids = {shape: ids_for(method, rows) for shape, rows in batch.items()}
+    states = execute(plan, method, [ids[shape] for shape, _ in parts])
+    together: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for number, root in enumerate(plan.roots):
+        together[plan.nodes[root].kind].append(number)
+    scores: dict[int, Tensor] = {}
+    for numbers in together.values():
+        stacked = states[numbers[0]] if len(numbers) == 1 else method.stack([states[number] for number in numbers])
+        sizes = [len(batch[parts[number][0]]) for number in numbers]
+        scores.update(zip(numbers, torch.split(all_scores(method, stacked, entities), sizes), strict=True))
+    disjoin = getattr(method, "disjoin", None)
+    found: dict[Query, tuple[Tensor, Tensor | None]] = {}
+    for shape in batch:
+        own = [number for number, (of, _) in enumerate(parts) if of == shape]
+        branches = [scores[number] for number in own]
+        if disjoin is not None and len(own) > 1:
+            found[shape] = torch.as_tensor(disjoin(branches)), None
+            continue
+        particles = None
+        if isinstance(method, Factored):
+            particles = torch.cat([method.factors(states[number])[0] for number in own], 1)
+        found[shape] = reduce(torch.maximum, branches), particles
+    return found

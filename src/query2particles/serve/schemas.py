@@ -1,0 +1,304 @@
+"""The JSON that comes in and goes out, as OpenAPI describes it.
+
+What comes in is checked strictly: no unknown fields, no numbers as text. What goes out is made elsewhere and only
+described here; tests hold the descriptions against the answers.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
+
+from query2particles.query.syntax import Syntax
+from query2particles.serve.limits import Limits
+
+__all__ = [
+    "AnswerRequest",
+    "AnswerResponse",
+    "BatchRequest",
+    "BatchResponse",
+    "EntitiesResponse",
+    "ErrorResponse",
+    "ExamplesResponse",
+    "ExplainRequest",
+    "ExplainResponse",
+    "GraphResponse",
+    "HealthResponse",
+    "MapRequest",
+    "MapResponse",
+    "ParseRequest",
+    "ParseResponse",
+    "Quest",
+    "RelationsResponse",
+    "RunsResponse",
+    "bounded",
+]
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+RunName = Annotated[str | None, Field(description="One of /v1/runs; without it, the default.", max_length=200)]
+Status = Literal["known", "supported", "predicted"]
+
+
+class Incoming(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("k", mode="before", check_fields=False)
+    @classmethod
+    def _as_integer(cls, number: object) -> object:
+        """In JSON, 10.0 is as much an integer as 10."""
+        return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+class Asked(Incoming):
+    question: str = Field(description="A question in any of the syntaxes.", min_length=1)
+    syntax: Syntax | None = Field(None, description="Without it, guessed from the text.")
+
+
+class Quest(Asked):
+    """A question, and what is wanted of its answers."""
+
+    k: int = Field(10, ge=1, description="How many answers to name.")
+    method: Literal["exact", "neural", "both"] = Field(
+        "both", description="exact: what follows from stored facts; neural: the model's ranking alone."
+    )
+    only: Literal["known", "predicted"] | None = Field(None, description="Leave out the others.")
+    minimum_probability: Probability = Field(0.0, description="Leave out what is less likely.")
+
+
+class AnswerRequest(Quest):
+    run: RunName = None
+
+
+class BatchRequest(Incoming):
+    queries: list[Quest] = Field(min_length=1)
+    run: RunName = None
+
+
+class ExplainRequest(Asked):
+    answer: str = Field(description="The name of the entity to explain.", min_length=1)
+    threshold: Probability = Field(0.5, gt=0, description="A predicted fact below it does not count.")
+    run: RunName = None
+
+
+class MapRequest(Asked):
+    k: int = Field(50, ge=1, description="How many answers to place.")
+    run: RunName = None
+
+
+class ParseRequest(Asked):
+    run: RunName = None
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def bounded(model: type[Model], limits: Limits) -> type[Model]:
+    """`model` with the limits of this server, which its description tells as well."""
+    inner = bounded(Quest, limits) if model is BatchRequest else Quest
+    narrowed: dict[str, Any] = {
+        "question": Annotated[str, Field(max_length=limits.question)],
+        "answer": Annotated[str, Field(max_length=limits.question)],
+        "k": Annotated[int, Field(le=limits.k)],
+        "queries": Annotated[list[inner], Field(max_length=limits.batch)],  # type: ignore[valid-type]
+    }
+    own = {name: (narrowed[name], copy(field)) for name, field in model.model_fields.items() if name in narrowed}
+    if "k" in own:
+        own["k"][1].default = min(own["k"][1].default, limits.k)
+    made: type[Model] = create_model(model.__name__, __base__=model, __doc__=model.__doc__, **own)  # type: ignore[call-overload]
+    return made
+
+
+class Outgoing(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Named(Outgoing):
+    name: str = Field(description="Unique.")
+    label: str = Field(description="What people read.")
+
+
+class NamedRelation(Named):
+    """A relation by name and label."""
+
+
+class AnswerRow(Named):
+    rank: int = Field(ge=1)
+    score: float | None = Field(None, description="Comparable within one question.")
+    probability: Probability | None = Field(None, description="That it is an answer; null where not calibrated.")
+    status: Status
+    particle: int | None = Field(None, ge=0, description="Which particle found it.")
+
+
+class AnswerBody(Outgoing):
+    question: str
+    query: str = Field(description="The question in the path syntax, in canonical form.")
+    shape: str
+    method: Literal["exact", "neural", "both"]
+    total: int = Field(ge=0, description="How many answers follow from stored facts.")
+    answers: list[AnswerRow]
+    warning: str | None = None
+
+
+class AnswerResponse(AnswerBody):
+    run: str
+
+
+class ErrorBody(Outgoing):
+    code: str
+    message: str = Field(description="One line.")
+    position: int | None = Field(None, ge=0, description="Where in the question, in characters.")
+    length: int | None = Field(None, ge=1)
+    suggestions: list[str] | None = Field(None, description="Names that exist.")
+
+
+class ErrorResponse(Outgoing):
+    """The one shape of every error."""
+
+    error: ErrorBody
+    request_id: str
+
+
+class FailedQuestion(Outgoing):
+    error: ErrorBody
+
+
+class BatchResponse(Outgoing):
+    run: str
+    results: list[AnswerBody | FailedQuestion]
+
+
+class Fact(Outgoing):
+    head: Named
+    relation: NamedRelation
+    tail: Named
+    status: Literal["stored", "predicted"]
+    probability: Probability | None
+    score: float | None
+
+
+class EvidenceNode(Outgoing):
+    """Why an entity is in the set of one part of the question; what is present depends on `op`."""
+
+    op: Literal["anchor", "project", "intersect", "union", "complement"]
+    entity: Named
+    branches: list[EvidenceNode] | None = None
+    fact: Fact | None = None
+    holds: bool | None = None
+    stored_path: bool | None = None
+    counter_probability: Probability | None = None
+    threshold: Probability | None = None
+
+
+class ExplainResponse(Outgoing):
+    question: str
+    query: str
+    answer: Named
+    status: Status
+    probability: Probability | None
+    threshold: Probability
+    complete: bool
+    tree: EvidenceNode
+    run: str
+
+
+class MapRow(Named):
+    x: float
+    y: float
+    particle: int | None
+    status: Status
+    probability: Probability | None
+    rank: int
+
+
+class Particle(Outgoing):
+    particle: int
+    x: float
+    y: float
+    answers: int
+
+
+class MapResponse(Outgoing):
+    question: str
+    query: str
+    shape: str
+    answers: list[MapRow]
+    particles: list[Particle]
+    variance: list[float] = Field(description="What part of the variance either axis shows.")
+    run: str
+
+
+class SyntaxNode(Outgoing):
+    """A part of a question; what is present depends on `op`."""
+
+    op: Literal["anchor", "project", "intersect", "union", "complement"]
+    entity: Named | None = None
+    relation: NamedRelation | None = None
+    inverse: bool | None = None
+    branches: list[SyntaxNode] | None = None
+
+
+class Canonical(Outgoing):
+    path: str
+    logic: str
+    json_: str = Field(alias="json")
+
+
+class ParseResponse(Outgoing):
+    syntax: Syntax
+    shape: str
+    ast: SyntaxNode
+    canonical: Canonical
+    run: str
+
+
+class EntitiesResponse(Outgoing):
+    entities: list[Named]
+
+
+class RelationRow(Named):
+    facts: int
+
+
+class RelationsResponse(Outgoing):
+    relations: list[RelationRow]
+
+
+class GraphResponse(Outgoing):
+    name: str
+    description: str
+    entities: int
+    relations: int
+    facts: int
+    attribution: str
+    licence: str | None = None
+    split: Literal["train", "valid", "test"]
+
+
+class Example(Outgoing):
+    words: str
+    syntax: Syntax
+    text: str
+
+
+class ExamplesResponse(Outgoing):
+    examples: list[Example]
+
+
+class RunRow(Outgoing):
+    name: str
+    graph: str
+    method: str | None = Field(description="null: a graph without a model, which answers from stored facts.")
+    particles: int | None
+    calibrated: bool
+    version: str
+
+
+class RunsResponse(Outgoing):
+    runs: list[RunRow]
+    default: str
+
+
+class HealthResponse(Outgoing):
+    status: Literal["ok"]

@@ -1,0 +1,138 @@
+"""`q2p calibrate`, `q2p discover` and `q2p export` as a person uses them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from processes import q2p
+from query2particles.answer import Reasoner
+from query2particles.calibration import CALIBRATION, RELIABILITY, read_calibration
+from query2particles.cli import app
+from query2particles.errors import RunError, UnknownNameError, UsageError, WorkloadError
+from query2particles.run import Run
+from worlds import named_graph, random_graph
+
+QUICK = {"dimension": 8, "batch": 32, "updates": 4, "validate_every": 4, "validation_queries": 20, "warm_up": 1}
+
+
+@pytest.fixture
+def run(atlas_run: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(atlas_run, tmp_path / "run")
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Calls a command inside this process and gives what it printed on stdout."""
+
+    def call(*arguments: object) -> str:
+        app(list(map(str, arguments)), standalone_mode=False)
+        return capsys.readouterr().out
+
+    return call
+
+
+def trained(tmp_path: Path, graph: Any, *options: str) -> Path:
+    graph.save(tmp_path / "graph")
+    settings = [word for key, value in QUICK.items() for word in ("--set", f"{key}={value}")]
+    app(["train", str(tmp_path / "graph"), "--out", str(tmp_path / "run"), *settings, *options], standalone_mode=False)
+    return tmp_path / "run"
+
+
+def test_calibrating_again_gives_the_same(run: Path, told: Any) -> None:
+    before = (run / CALIBRATION).read_bytes()
+    for name in (CALIBRATION, RELIABILITY):
+        (run / name).unlink()
+    figures = json.loads(told("calibrate", run, "--json"))["figures"]
+    assert figures["all"]["ece_after"] < figures["all"]["ece_before"]
+    assert (run / CALIBRATION).read_bytes() == before
+    assert (run / RELIABILITY).read_bytes().startswith(b"\x89PNG")
+    shown = told("calibrate", run)
+    for family in ("one hop", "chain", "intersection", "union", "negation", "supported", "all"):
+        assert f"│ {family} " in shown
+
+
+def test_training_ends_with_a_calibration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = random_graph(3, entities=40, relations=3, facts=400)
+    folder = trained(tmp_path, graph)
+    assert "q2p evaluate" in capsys.readouterr().err
+    assert read_calibration(Run.open(folder)) is not None
+    assert Reasoner.open(folder).answer("e1.r1").warning is None
+
+
+def test_training_without_validation_goes_without(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = trained(tmp_path, random_graph(3, entities=40, relations=3, facts=400), "--all-edges")
+    assert read_calibration(Run.open(folder)) is None
+    with pytest.raises(UsageError, match="trained on all facts"):
+        app(["calibrate", str(folder)], standalone_mode=False)
+    capsys.readouterr()
+    app(["discover", str(folder), "--entity", "e1"], standalone_mode=False)
+    shown = capsys.readouterr()
+    assert f"q2p calibrate {folder}" in shown.err
+    assert "–" in shown.out
+
+
+def test_a_graph_without_validation_facts_cannot_be_calibrated_on(tmp_path: Path) -> None:
+    folder = trained(tmp_path, named_graph(), "--set", "mix=1p:1")
+    assert not (folder / CALIBRATION).exists()
+    with pytest.raises(WorkloadError, match="no validation facts"):
+        app(["calibrate", str(folder)], standalone_mode=False)
+
+
+def test_too_few_validation_queries_do_not_spoil_a_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = random_graph(3, entities=12, relations=1, facts=24)
+    folder = trained(tmp_path, graph, "--set", "validation_queries=1", "--set", "mix=1p:1")
+    assert "will carry no probabilities" in capsys.readouterr().err
+    assert (folder / "best.safetensors").exists()
+    assert not (folder / CALIBRATION).exists()
+
+
+def test_discover(atlas_run: Path, told: Any) -> None:
+    arguments = ("discover", atlas_run, "--relation", "speaks", "--split", "train", "-k", 5)
+    found = json.loads(told(*arguments, "--json"))
+    assert len(found) == 5
+    assert {fact["relation"]["name"] for fact in found} == {"speaks"}
+    expected = Reasoner.open(atlas_run, split="train").discover(relation="speaks", k=5)
+    assert found == [one.as_json() for one in expected]
+    shown = told(*arguments)
+    assert "Missing facts of speaks" in shown
+    assert found[0]["head"]["label"] in shown
+    with pytest.raises(UsageError, match="relation or an entity"):
+        told("discover", atlas_run)
+    with pytest.raises(UnknownNameError, match="no entity is called 'Nobody'"):
+        told("discover", atlas_run, "--entity", "Nobody")
+    with pytest.raises(UsageError, match="trained run"):
+        told("discover", "atlas", "--entity", "Canada")
+
+
+def test_export(atlas_run: Path, tmp_path: Path, told: Any) -> None:
+    run = Run.open(atlas_run)
+    model = run.model(run.graph())
+    target = tmp_path / "new" / "atlas.safetensors"
+    document = json.loads(told("export", atlas_run, "--out", target, "--json"))
+    assert (document["format"], document["vectors"], document["dimension"]) == ("safetensors", 6227 + 38, 64)
+    assert torch.equal(load_file(target)["entities"], model.entities)
+    assert "6,265 vectors of 64 numbers" in told("export", atlas_run, "--format", "tsv", "--out", tmp_path / "x.txt")
+    assert (tmp_path / "x.txt").read_text().count("\n") == 6266
+    with pytest.raises(UsageError, match="--format"):
+        told("export", atlas_run, "--out", tmp_path / "x.csv")
+    with pytest.raises(UsageError, match="is a folder"):
+        told("export", atlas_run, "--format", "tsv", "--out", tmp_path)
+    for own in (atlas_run / "best.safetensors", atlas_run / "new.tsv"):
+        with pytest.raises(UsageError, match="the run's own files"):
+            told("export", atlas_run, "--out", own)
+    with pytest.raises(RunError, match="no run folder"):
+        told("export", tmp_path, "--format", "tsv", "--out", tmp_path / "y")
+
+
+def test_a_damaged_calibration_is_one_line(run: Path) -> None:
+    (run / CALIBRATION).write_text("{")
+    done = q2p("answer", run, "Canada", code=1)
+    assert done.stderr.startswith("error: ")
+    assert f"q2p calibrate {run}" in done.stderr

@@ -1,0 +1,142 @@
+"""Missing facts: none that is stored, the likeliest first, and on a real graph some that are true."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from query2particles.answer import Reasoner
+from query2particles.calibration import Calibration, Curve
+from query2particles.engine.ranks import scoring
+from query2particles.errors import UnknownNameError, UsageError
+from query2particles.evidence import Judge
+from query2particles.graph.graph import Graph
+from query2particles.methods.q2p import Q2P, Settings
+from worlds import random_graph, successors
+
+GRAPH = random_graph(4, entities=25, relations=3, facts=80)
+ENTITIES = len(GRAPH.entities)
+EDGES = GRAPH.at("train")
+CALIBRATION = Calibration({"all": Curve((0.8, 0.1, 0.1), 0.5, ((0.0, 0.02), (1.0, 0.9)))})
+
+
+def reasoner_of_a_random_model() -> Reasoner:
+    with torch.random.fork_rng([]):
+        torch.manual_seed(3)
+        model = Q2P(ENTITIES, EDGES.relations, Settings(dimension=8, entity_scale=0.5)).eval()
+    return Reasoner(GRAPH, model=model, calibration=CALIBRATION, split="train")
+
+
+REASONER = reasoner_of_a_random_model()
+
+
+def may_have(relation: int) -> set[int]:
+    """The entities that may have one more edge of a directed relation, by the definition."""
+    heads = [entity for entity in range(ENTITIES) if KNOWN.get((entity, relation))]
+    own = {entity: {one for one in range(EDGES.relations) if KNOWN.get((entity, one))} for entity in range(ENTITIES)}
+    alike = {one for one in range(EDGES.relations) if sum(one in own[head] for head in heads) >= len(heads) / 4}
+    complete = {head for head in heads if np.quantile([len(KNOWN[one, relation]) for one in heads], 0.99) == 1}
+    return {entity for entity in range(ENTITIES) if own[entity] & (alike | {relation})} - complete
+
+
+def everything_missing() -> dict[tuple[int, int, int], float]:
+    """Every plausible fact that is not stored with its probability, asked from both ends one by one."""
+    judge = Judge(EDGES, REASONER.model, CALIBRATION)
+    with scoring(REASONER.model):  # type: ignore[arg-type]
+        links = [
+            judge.links(np.arange(ENTITIES), np.full(ENTITIES, directed))[0] for directed in range(EDGES.relations)
+        ]
+    found = {}
+    for relation in range(EDGES.relations // 2):
+        loops = any(entity in KNOWN.get((entity, 2 * relation), set()) for entity in range(ENTITIES))
+        for head, tail in product(may_have(2 * relation), may_have(2 * relation + 1)):
+            if (head != tail or loops) and tail not in KNOWN.get((head, 2 * relation), set()):
+                both = links[2 * relation][head, tail] * links[2 * relation + 1][tail, head]
+                found[head, relation, tail] = float(np.sqrt(both))
+    return found
+
+
+KNOWN = successors(GRAPH, "train")
+MISSING = everything_missing()
+
+
+def found_by(**options: object) -> list[tuple[tuple[int, int, int], float]]:
+    found = REASONER.discover(**options)  # type: ignore[arg-type]
+    pairs = [((one.head.id, one.relation.id, one.tail.id), one.probability or 0.0) for one in found]
+    probabilities = [probability for _, probability in pairs]
+    assert probabilities == sorted(probabilities, reverse=True)
+    return pairs
+
+
+def test_of_an_entity() -> None:
+    found = found_by(entity="e3", k=1000)
+    own = {fact: value for fact, value in MISSING.items() if 3 in (fact[0], fact[2])}
+    assert dict(found) == pytest.approx(own, abs=1e-6)
+
+
+def test_of_a_relation() -> None:
+    found = found_by(relation="r1", k=1000)
+    own = {fact: value for fact, value in MISSING.items() if fact[1] == 1}
+    assert dict(found) == pytest.approx(own, abs=1e-6)
+
+
+def test_where_nothing_can_be_missing_nothing_is_found(named: Graph) -> None:
+    """Every university has one graduate here, and whoever has one has all; nothing else is a university."""
+    with torch.random.fork_rng([]):
+        model = Q2P(len(named.entities), named.at("train").relations, Settings(dimension=8)).eval()
+    reasoner = Reasoner(named, model=model, calibration=CALIBRATION)
+    assert reasoner.discover(relation="graduated_from") == []
+    people = {one.head.name for one in reasoner.discover(relation="lives in")}
+    assert "Canada" not in people
+
+
+def test_of_both_and_not_too_many() -> None:
+    found = found_by(relation="r1", entity="e3", k=5)
+    own = {fact: value for fact, value in MISSING.items() if fact[1] == 1 and 3 in (fact[0], fact[2])}
+    assert len(found) == 5
+    assert set(dict(found)) <= set(own)
+    assert [value for _, value in found] == pytest.approx(sorted(own.values(), reverse=True)[:5], abs=1e-6)
+
+
+def test_wrong_calls() -> None:
+    with pytest.raises(UsageError, match="relation or an entity"):
+        REASONER.discover()
+    with pytest.raises(UsageError, match="at least 1"):
+        REASONER.discover(entity="e1", k=0)
+    with pytest.raises(UnknownNameError, match="no relation"):
+        REASONER.discover(relation="nothing")
+
+
+def test_without_a_calibration_the_order_stays_and_nothing_is_claimed() -> None:
+    bare = Reasoner(GRAPH, model=REASONER.model, split="train")
+    found = bare.discover(entity="e3", k=4)
+    assert [one.probability for one in found] == [None] * 4
+    judge = Judge(EDGES, REASONER.model, None)
+    with scoring(REASONER.model):  # type: ignore[arg-type]
+        softmax = [
+            judge.links(np.array([start]), np.array([directed]))[0][0, end]
+            for one in found
+            for start, directed, end in (
+                (one.head.id, 2 * one.relation.id, one.tail.id),
+                (one.tail.id, 2 * one.relation.id + 1, one.head.id),
+            )
+        ]
+    both = [one * other for one, other in zip(softmax[::2], softmax[1::2], strict=True)]
+    assert both == sorted(both, reverse=True)
+    assert set(found[0].as_json()) == {"head", "relation", "tail", "score", "probability"}
+
+
+def test_held_out_facts_are_among_the_likeliest(atlas_run: Path) -> None:
+    reasoner = Reasoner.open(atlas_run, split="train")
+    everything = reasoner.graph.at("test")
+    heard: list[int] = []
+    found = reasoner.discover(relation="in_state", k=20, progress=heard.append)
+    true = [one for one in found if everything.has(one.head.id, 2 * one.relation.id, one.tail.id)]
+    stored = [one for one in found if reasoner.graph.at("train").has(one.head.id, 2 * one.relation.id, one.tail.id)]
+    assert not stored
+    assert len(true) >= 5
+    assert sum(heard) > 10
