@@ -19,16 +19,28 @@ from hypothesis import strategies as st
 from query2particles.answer import Answered, Question, Ranked, Reasoner, ask, predict
 from query2particles.calibration import Calibration, Curve, family_of
 from query2particles.demo import QUESTIONS
-from query2particles.engine.exact import Exact, exact_answers_of
+from query2particles.engine.exact import Exact, exact_answers_of, refuted_answers
 from query2particles.engine.execute import execute
 from query2particles.engine.plan import compile_shapes
 from query2particles.errors import Query2ParticlesError, QueryError, UnknownNameError, UsageError
 from query2particles.graph.graph import Graph, Split
 from query2particles.methods.q2p import Q2P, Settings
-from query2particles.query.algebra import Anchor, Complement, Project, Query, Union, abstract, has_complement
+from query2particles.query.algebra import (
+    SHAPES,
+    Anchor,
+    Complement,
+    Project,
+    Query,
+    Union,
+    abstract,
+    ground,
+    has_complement,
+)
+from query2particles.query.bounds import refuted
 from query2particles.query.names import Lexicon
 from query2particles.query.rewrite import Unions, de_morgan
 from query2particles.query.syntax import format_query
+from query2particles.workload.sample import sample_shape
 from worlds import oracle, queries, random_graph, successors
 
 GRAPH = random_graph(5)
@@ -53,13 +65,21 @@ def scores_of(model: Q2P, query: Query) -> list[float]:
         return list(model.score(state)[0].tolist())
 
 
+def ruled_out(query: Query, split: Split) -> set[int]:
+    """By stored facts, for good (tests/query/test_bounds.py)."""
+    bound = refuted(query)
+    return set() if bound is None else oracle(bound, successors(GRAPH, split), frozenset(range(ENTITIES)))
+
+
 @given(query=queries(ENTITIES, EDGES.relations // 2), k=st.integers(1, 40), split=st.sampled_from(SPLITS))
 def test_the_best_entities_are_named_and_the_known_ones_marked(query: Query, k: int, split: Split) -> None:
     scores = scores_of(MODEL, query)
     known = oracle(query, successors(GRAPH, split), frozenset(range(ENTITIES)))
     found = predict(GRAPH, MODEL, query, k=k, split=split)
-    assert len(found) == min(k, ENTITIES)
-    assert [one.score for one in found] == pytest.approx(sorted(scores, reverse=True)[:k], abs=1e-4)
+    never = ruled_out(query, split)
+    open_ones = [score for entity, score in enumerate(scores) if entity not in never]
+    assert len(found) == min(k, len(open_ones))
+    assert [one.score for one in found] == pytest.approx(sorted(open_ones, reverse=True)[:k], abs=1e-4)
     for one in found:
         assert one.score == pytest.approx(scores[one.entity], abs=1e-4)
         assert one.known == (one.entity in known)
@@ -144,7 +164,8 @@ def probability_of(query: Query, entity: int, scores: list[float], known: set[in
     """By the definition, in plain numbers."""
     if entity in known and not has_complement(query):
         return 1.0
-    unknown = [score for number, score in enumerate(scores) if number not in known] or scores
+    closed = known | ruled_out(query, "train")
+    unknown = [score for number, score in enumerate(scores) if number not in closed] or scores
     log_total = float(np.logaddexp.reduce(unknown))
     features = [scores[entity] - log_total, max(unknown) - log_total, float(np.log1p(len(known)))]
     name = "supported" if entity in known else family_of(query)
@@ -162,7 +183,7 @@ def test_answers_carry_status_and_probability_by_their_definition(query: Query, 
     expected = {
         entity: probability_of(query, entity, scores, known)
         for entity in range(ENTITIES)
-        if only is None or (entity in known) == (only == "known")
+        if entity not in ruled_out(query, "train") and (only is None or (entity in known) == (only == "known"))
     }
     assert answered.total == len(known)
     assert len(found) == min(k, len(expected))
@@ -395,3 +416,23 @@ def test_the_lines_of_the_page_run(atlas_run: Path, tmp_path: Path, monkeypatch:
     assert last.endswith(
         "known; no entity is called 'Canda'; did you mean 'Canada', 'Anda (China)', 'Cabinda (Angola)'?"
     )
+
+
+@pytest.mark.parametrize("name", ["2in", "3in", "pin", "pni"])
+def test_no_guess_is_what_stored_facts_rule_out(atlas: Graph, atlas_run: Path, name: str) -> None:
+    """What the negated branch reaches stays excluded; the model alone, which knows no facts, may name it."""
+    reasoner = Reasoner.open(atlas_run, split="train")
+    shape = SHAPES[name]
+    batch = {shape: sample_shape(atlas, shape, 20, split="test", cap=200, allow_fewer=True).ids}
+    ruled_out = refuted_answers(atlas.at("train"), batch)[shape]
+    questions = [format_query(ground(shape, ids), reasoner.lexicon) for ids in batch[shape].tolist()]
+    named_by_the_model = 0
+    for row, text in enumerate(questions):
+        never = set(ruled_out[row].tolist())
+        for answer in reasoner.answer(Question(text, k=20)).answers:
+            assert answer.entity not in never
+        by_the_model = reasoner.answer(Question(text, k=20, method="neural")).answers
+        named_by_the_model += sum(answer.entity in never for answer in by_the_model)
+        for entity in sorted(never)[:1]:
+            assert reasoner.explain(text, entity).probability == 0
+    assert named_by_the_model > 0

@@ -269,9 +269,9 @@ def test_too_few_queries_tell_nothing() -> None:
     model = Q2P(len(graph.entities), graph.at("train").relations, Settings(dimension=8))
     batch, labels = drawn_queries(graph, "valid", shapes=[SHAPES["1p"]], most=2, seed=0)
     with pytest.raises(WorkloadError, match="too few"):
-        calibrate(model, batch, labels)
+        calibrate(model, graph.at("train"), batch, labels)
     with pytest.raises(WorkloadError, match="too few"):
-        calibrate(model, {}, {})
+        calibrate(model, graph.at("train"), {}, {})
 
 
 def test_a_family_without_queries_takes_the_curve_of_all(atlas: Graph, atlas_run: Path, tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_a_family_without_queries_takes_the_curve_of_all(atlas: Graph, atlas_run
     shapes = [SHAPES[name] for name in ("2p", "2i")]
     heard: list[int] = []
     batch, labels = drawn_queries(atlas, "valid", shapes=shapes, most=30, seed=0)
-    found, judged = calibrate(model, batch, labels, progress=heard.append)
+    found, judged = calibrate(model, atlas.at("train"), batch, labels, progress=heard.append)
     assert set(found.curves) == {"chain", "intersection", "all"}
     assert sum(heard) == sum(map(len, batch.values()))
     features = np.array([[-2.0, -1.0, 1.0]])

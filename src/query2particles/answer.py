@@ -454,7 +454,9 @@ class Reasoner:
         status: Status = "predicted" if neural else _status_of_known(query)
         groups: list[tuple[Candidates, Status]] = []
         if question.only != "known":
-            groups.append((ranking.best_unknown(row, question.k), "predicted"))
+            groups.append((ranking.best_open(row, question.k), "predicted"))
+            if neural:  # which knows no facts
+                groups.append((ranking.best_refuted(row, question.k), "predicted"))
         if question.only is None or question.only == ("predicted" if neural else "known"):
             groups.append((ranking.best_known(row, question.k), status))
         found: list[_Chosen] = []

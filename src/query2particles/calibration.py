@@ -1,8 +1,8 @@
 """From scores to probabilities: how likely is it that an entity which stored facts do not name is an answer?
 
 A score compares with the others of its query only. What it is worth is learned from validation queries: of the
-entities that the training facts do not name, the best 100 of each query, and whether the larger graph names them. With
-the scores s(v) of the unknown entities, their log Z = log Σ exp s(v), and n known answers,
+entities that the training facts neither name nor rule out, the best 100 of each query, and whether the larger graph
+names them. With the scores s(v) of these open entities, their log Z = log Σ exp s(v), and n known answers,
 
     x = a (s(v) − log Z) + b (max s − log Z) + c log(1 + n) + d        a ≥ 0        p(v) = g(σ(x))
 
@@ -35,13 +35,13 @@ from torch import Tensor
 
 from query2particles.checkpoint import quoted
 from query2particles.engine.disjuncts import Disjuncts
-from query2particles.engine.exact import Batch
+from query2particles.engine.exact import Batch, refuted_answers
 from query2particles.engine.method import Method
 from query2particles.engine.ranks import best_of, rows_at_once, scoring
 from query2particles.engine.sets import Sets, union
 from query2particles.errors import RunError, WorkloadError
 from query2particles.files import new_file, write_json
-from query2particles.graph.edges import Ints
+from query2particles.graph.edges import Edges, Ints
 from query2particles.query.algebra import Intersect, Project, Query, Union, branches, has_complement
 from query2particles.query.rewrite import Unions
 from query2particles.run import Run
@@ -124,16 +124,16 @@ def masked(scores: Tensor, known: Sets) -> Tensor:
 class Contexts:
     """What the scores of n queries are measured by."""
 
-    log_total: Floats  # (n,) log Z over the unknown entities
-    best: Floats  # (n,) max s, of the unknown
+    log_total: Floats  # (n,) log Z over the open entities
+    best: Floats  # (n,) max s, of the open ones
     known: Floats  # (n,) how many are known
 
     @staticmethod
     def of(scores: Tensor, unknown: Tensor, known: Sets) -> Contexts:
-        """Of scores (n, entities), and of the same with −∞ for what is known; where all is known, of all."""
-        everything = torch.as_tensor(known.sizes == scores.shape[1], device=scores.device)
-        if bool(everything.any()):
-            unknown = torch.where(everything[:, None], scores, unknown)
+        """Of scores (n, entities), and of the same with −∞ for all that is not open; where nothing is, of all."""
+        nothing = torch.isneginf(unknown.amax(1))
+        if bool(nothing.any()):
+            unknown = torch.where(nothing[:, None], scores, unknown)
         return Contexts(
             unknown.logsumexp(1).cpu().numpy().astype(np.float64),
             unknown.amax(1).cpu().numpy().astype(np.float64),
@@ -345,13 +345,14 @@ class Judged:
 
 def calibrate(
     method: Method[Any],
+    edges: Edges,
     batch: Batch,
     labels: Mapping[Query, Labels],
     *,
     unions: Unions = "native",
     progress: Callable[[int], object] | None = None,
 ) -> tuple[Calibration, Mapping[str, Judged]]:
-    """Fit to validation queries, and judge the fit on queries that it has not seen.
+    """Fit to validation queries with easy answers on these edges, and judge the fit on queries that it has not seen.
 
     For the judgement, which is returned beside it, each half of the queries is read by curves that were fitted to the
     other; the calibration itself was fitted to all.
@@ -359,7 +360,8 @@ def calibrate(
     families: dict[str, list[_Samples]] = {name: [] for name in (*get_args(Family), _SUPPORTED)}
     with scoring(method):
         for shape, ids in batch.items():
-            guessed, supported = _samples(method, Disjuncts.of(shape, unions), ids, labels[shape], progress)
+            refuted = refuted_answers(edges, {shape: ids})[shape]
+            guessed, supported = _samples(method, Disjuncts.of(shape, unions), ids, labels[shape], refuted, progress)
             families[family_of(shape)].append(guessed)
             if has_complement(shape):
                 families[_SUPPORTED].append(supported)
@@ -394,9 +396,10 @@ def _samples(
     disjuncts: Disjuncts,
     ids: Ints,
     labels: Labels,
+    refuted: Sets,
     progress: Callable[[int], object] | None,
 ) -> tuple[_Samples, _Samples]:
-    """The best entities of the queries of one shape: those that are not known, and those that facts support."""
+    """The best entities of the queries of one shape: those that are open, and those that facts support."""
     entities = labels.hard.entities
     together = max(1, rows_at_once(method, entities) // len(disjuncts.shapes))
     guessed, supported = [], []
@@ -405,7 +408,7 @@ def _samples(
         easy, hard, lost = (sets.rows(start, stop) for sets in (labels.easy, labels.hard, labels.lost))
         known = union([easy, lost])
         scores = disjuncts.scores(method, ids[start:stop], entities)
-        unknown = masked(scores, known)
+        unknown = masked(scores, union([known, refuted.rows(start, stop)]))
         contexts = Contexts.of(scores, unknown, known)
         guessed.append(_best(unknown, contexts, hard, start))
         supported.append(_best(masked(scores, known.complement()), contexts, easy, start))

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from query2particles.engine.exact import Exact, exact_answers
+from query2particles.engine.exact import Exact, exact_answers, refuted_answers
 from query2particles.engine.execute import execute
 from query2particles.engine.plan import Node, compile_shapes
-from query2particles.engine.sets import Sets
+from query2particles.engine.sets import Sets, union
 from query2particles.graph.edges import Edges, Ints
 from query2particles.graph.graph import Graph, Split
 from query2particles.graph.vocabulary import Vocabulary
@@ -185,33 +185,37 @@ class Judge:
         from query2particles.ranking import score_all
 
         scores, _ = score_all(self.model, batch, self.edges.entities)[shape]
-        return self.judged(shape, scores, known), scores.double().cpu().numpy()
+        return self.judged(shape, batch[shape], scores, known), scores.double().cpu().numpy()
 
-    def members(self, shape: Query, state: Any, known: Sets) -> Floats:
+    def members(self, shape: Query, ids: Ints, state: Any, known: Sets) -> Floats:
         """How likely each entity answers one query, (1, N), given the model's state and the exact answers."""
         if self.model is None:
             return self._certain(known)
         from query2particles.engine.ranks import all_scores
 
-        return self.judged(shape, all_scores(self.model, state, self.edges.entities), known)
+        return self.judged(shape, ids, all_scores(self.model, state, self.edges.entities), known)
 
     def _certain(self, known: Sets) -> Floats:
         found: Floats = (known.matrix().toarray() != known.complemented).astype(np.float64)
         return found
 
-    def judged(self, shape: Query, scores: Tensor, known: Sets) -> Floats:
-        """How likely each entity answers each query of one shape (n, N), by its scores and the exact answers."""
+    def judged(self, shape: Query, ids: Ints, scores: Tensor, known: Sets) -> Floats:
+        """How likely each entity answers each query of one shape (n, N), by its scores and the exact answers.
+
+        `shape` may be a part of a larger one: its positions are columns of the ids.
+        """
         from query2particles.calibration import Contexts, family_of, masked
 
-        contexts = Contexts.of(scores, masked(scores, known), known)
+        refuted = refuted_answers(self.edges, {shape: ids}, workers=1)[shape]
+        contexts = Contexts.of(scores, masked(scores, union([known, refuted])), known)
         values = scores.double().cpu().numpy()
-        is_known = self._certain(known).astype(bool)
+        is_known, never = (self._certain(sets).astype(bool) for sets in (known, refuted))
         if self.calibration is None:
-            return np.where(is_known, 1.0, contexts.softmax(values))
+            return np.where(is_known, 1.0, np.where(never, 0.0, contexts.softmax(values)))
         features = contexts.features(values)
         guessed = self.calibration.predicted(family_of(shape), features)
         stays = self.calibration.supported(features) if has_complement(shape) else np.ones_like(guessed)
-        return np.where(is_known, stays, guessed)
+        return np.where(is_known, stays, np.where(never, 0.0, guessed))
 
 
 def find_evidence(
@@ -283,7 +287,7 @@ class _Search:
         model, known = self.judge.model, self.known[-1]
         assert model is not None, "without a model there is no probability"
         scores, _ = score_all(model, {self.shape: self.ids}, self.judge.edges.entities, unions)[self.shape]
-        return float(self.judge.judged(self.shape, scores, known)[0, entity])
+        return float(self.judge.judged(self.shape, self.ids, scores, known)[0, entity])
 
     def tree(self, entity: int) -> Proof:
         """The best proof of one entity at the root."""
@@ -312,7 +316,7 @@ class _Search:
             sources: Ints = self.ids[:, self.nodes[below].position]
             promised = np.ones(1)
         else:
-            members = self.judge.members(self.shapes[below], self.states[below], self.known[below])
+            members = self.judge.members(self.shapes[below], self.ids, self.states[below], self.known[below])
             sources, promised = self._promising(promises[:, None] * backward * members)
         forward, scores = self.judge.links(sources, np.full(len(sources), relation))  # (sources, N)
         both = np.sqrt(forward[:, targets].T * backward[:, sources])

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from query2particles.calibration import Contexts, masked
 from query2particles.engine.disjuncts import Disjuncts
-from query2particles.engine.exact import Batch, exact_answers
+from query2particles.engine.exact import Batch, exact_answers, refuted_answers
 from query2particles.engine.execute import execute
 from query2particles.engine.method import Method
 from query2particles.engine.plan import compile_shapes
 from query2particles.engine.ranks import Factored, all_scores, best_of, ids_for
-from query2particles.engine.sets import Sets
+from query2particles.engine.sets import Sets, union
 from query2particles.graph.edges import Edges, Ints
 from query2particles.query.algebra import Query
 from query2particles.query.rewrite import Unions
@@ -46,23 +46,31 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The queries of one shape: what is known of each, the scores of all entities, and the best unknown ones."""
+    """The queries of one shape: what is known of each, the scores of all entities, and the best of the open ones."""
 
     known: Sets
+    refuted: Sets
+    """What stored facts rule out for good; all else that is not known is open."""
     scores: Tensor  # (n, entities)
     contexts: Contexts
-    best: Ints  # (n, k) entities that are not known
+    best: Ints  # (n, k) entities that are open
     best_scores: Floats  # (n, k), −∞ where there are fewer
     particles: Tensor | None  # (n, w, d)
 
-    def best_unknown(self, row: int, k: int) -> Candidates:
-        """The best of those that are not known; `k` is at most what was asked for."""
+    def best_open(self, row: int, k: int) -> Candidates:
+        """The best of those that may be answers or not; `k` is at most what was asked for."""
         there = np.isfinite(self.best_scores[row, :k])
         return Candidates(self.best[row, :k][there], self.best_scores[row, :k][there])
 
     def best_known(self, row: int, k: int) -> Candidates:
         """The best of the known ones."""
-        entities = self.known[row]
+        return self._best_of(self.known[row], row, k)
+
+    def best_refuted(self, row: int, k: int) -> Candidates:
+        """The best of those that are ruled out."""
+        return self._best_of(self.refuted[row], row, k)
+
+    def _best_of(self, entities: Ints, row: int, k: int) -> Candidates:
         scores = self.scores[row, torch.as_tensor(entities, dtype=torch.int64)].cpu().numpy().astype(np.float64)
         order = np.argsort(-scores, kind="stable")[:k]
         return Candidates(entities[order], scores[order])
@@ -90,8 +98,9 @@ def rank(method: Method[Any], edges: Edges, batch: Batch, k: int, *, unions: Uni
     One plan runs all shapes; roots of one kind are scored together.
     """
     known = exact_answers(edges, batch, workers=1)
+    refuted = refuted_answers(edges, batch, workers=1)
     scored = score_all(method, batch, edges.entities, unions)
-    open_to = {shape: masked(scores, known[shape]) for shape, (scores, _) in scored.items()}
+    open_to = {shape: masked(scores, union([known[shape], refuted[shape]])) for shape, (scores, _) in scored.items()}
     entities, values = best_of([(0, torch.cat(list(open_to.values())))], k)
     sizes = list(map(len, open_to.values()))
     best = np.split(entities.cpu().numpy(), np.cumsum(sizes[:-1]))
@@ -99,6 +108,7 @@ def rank(method: Method[Any], edges: Edges, batch: Batch, k: int, *, unions: Uni
     return {
         shape: Ranking(
             known[shape],
+            refuted[shape],
             scores,
             Contexts.of(scores, open_to[shape], known[shape]),
             best[number],

@@ -53,7 +53,7 @@ def calibrate_run(run: Run, graph: Graph, device: str) -> Calibration:
     weights = weights_digest(run)  # taken first: should training save newer ones meanwhile, they have no calibration
     model = run.model(graph, device)
     with progress_bar("calibrating", sum(map(len, validation[0].values()))) as progress:
-        fitted, judged = fit(model, *validation, unions=training.unions, progress=progress)
+        fitted, judged = fit(model, graph.at("train"), *validation, unions=training.unions, progress=progress)
     saved = save_calibration(run, replace(fitted, weights=weights))
     if find_spec("matplotlib") is not None:  # a machine that only trains needs none
         title = f"{run.folder.name}: probabilities on validation queries that no fit had seen"

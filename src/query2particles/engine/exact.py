@@ -33,8 +33,9 @@ from query2particles.query.algebra import (
     anchor_positions,
     nickname,
 )
+from query2particles.query.bounds import refuted
 
-__all__ = ["Batch", "Exact", "chunk_size", "exact_answers", "exact_answers_of", "fits"]
+__all__ = ["Batch", "Exact", "chunk_size", "exact_answers", "exact_answers_of", "fits", "refuted_answers"]
 
 Batch = Mapping[Query, Ints]
 """{shape: ids (n, positions)}: queries of mixed shapes."""
@@ -175,6 +176,19 @@ def fits(edges: Edges, shape: Query, ids: Ints) -> bool:
     limits = np.full(ids.shape[1], edges.relations)
     limits[anchor_positions(shape)] = edges.entities
     return bool(((ids >= 0) & (ids < limits)).all())
+
+
+def refuted_answers(edges: Edges, batch: Batch, *, workers: int | None = None) -> dict[Query, Sets]:
+    """The entities that stored edges rule out as answers for good, whatever edges are missing (`query/bounds`)."""
+    found = {}
+    for shape, ids in batch.items():
+        bound = refuted(shape)
+        if bound is None:
+            found[shape] = Sets.empty(edges.entities, len(ids))
+            continue
+        own, positions = abstract(bound)
+        found[shape] = exact_answers(edges, {own: ids[:, list(positions)]}, workers=workers)[own]
+    return found
 
 
 def exact_answers_of(edges: Edges, query: Query) -> Sets:
