@@ -290,3 +290,12 @@ def test_a_family_without_queries_takes_the_curve_of_all(atlas: Graph, atlas_run
     plot_reliability(judged, tmp_path / "two.svg", title="two families")
     drawn = (tmp_path / "two.svg").read_text()
     assert [f'id="axes_{number}"' in drawn for number in (1, 2, 3, 4)] == [True, True, True, False]
+
+
+def test_no_guess_is_certain() -> None:
+    """Not even where a line separates the true from the rest."""
+    score = np.concatenate([np.full(500, -30.0), np.full(500, 30.0)])
+    curve = Curve.fit(np.c_[score, np.zeros(1000), np.zeros(1000)], score > 0)
+    lowest, highest = curve(np.array([[-1000.0, 0, 0], [1000.0, 0, 0]]))
+    assert 0 < lowest < 0.01
+    assert 0.99 < highest < 1

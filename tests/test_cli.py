@@ -260,6 +260,9 @@ def test_names_cannot_steer_the_terminal(tmp_path: Path) -> None:
     shown.stdout += q2p("answer", tmp_path / "graph", "b.^likes").stdout
     assert "a·[31mred" in shown.stdout
     assert "\x1b" not in shown.stdout + shown.stderr
+    refused = q2p("answer", tmp_path / "no\x1b[31msuch", "b.^likes", code=2)
+    assert "no·[31msuch" in refused.stderr
+    assert "\x1b" not in refused.stderr
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

@@ -83,6 +83,9 @@ _BIN = 20
 _LEAST_SPREAD = 0.1
 """Of a feature, in nats."""
 
+_LEAST = 1e-6
+"""No guess is less likely than this, nor likelier than 1 − this: only stored facts make certain."""
+
 _FEWEST = 10
 """A family with fewer samples of either kind takes the curve of all."""
 
@@ -227,7 +230,8 @@ def _isotonic(rough: Floats, truth: Floats) -> tuple[tuple[float, float], ...]:
     # One knot in the middle of each level stretch: between them the line rises, so that few entities tie.
     levels, first = regression.x[regression.blocks[:-1]], regression.blocks[:-1]
     centres = np.add.reduceat(middle * sizes, first) / np.add.reduceat(sizes, first)
-    return tuple((round(x, 9), round(y, 9)) for x, y in zip(centres.tolist(), levels.tolist(), strict=True))
+    uncertain = np.clip(levels, _LEAST, 1 - _LEAST)
+    return tuple((round(x, 9), round(y, 9)) for x, y in zip(centres.tolist(), uncertain.tolist(), strict=True))
 
 
 @dataclass(frozen=True)

@@ -158,6 +158,15 @@ def test_history_is_in_the_folder_for_it(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert history_file() == tmp_path / "home" / ".local" / "state" / "query2particles" / "history"
 
 
+def test_without_a_home_there_is_no_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nobody)
+    assert history_file() is None
+
+
 COMMAND = [sys.executable, "-m", "query2particles", "shell", "atlas"]
 
 

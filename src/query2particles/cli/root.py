@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from query2particles import __version__
-from query2particles.errors import Query2ParticlesError, QueryError, UsageError
+from query2particles.errors import Query2ParticlesError, QueryError, UsageError, printable
 
 if TYPE_CHECKING:
     from query2particles.graph.graph import Split
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    typer.echo(f"error: {message}", err=True)
+    typer.echo(printable(f"error: {message}", keep="\n"), err=True)
     # What is still waiting for a full disk or a reader that has left would fail again at the very end.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)

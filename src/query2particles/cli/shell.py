@@ -240,10 +240,13 @@ def _open_quote(line: str) -> int | None:
     return opened
 
 
-def history_file() -> Path:
-    """Where the lines of earlier sessions are, in the user's folder for such things."""
+def history_file() -> Path | None:
+    """Where the lines of earlier sessions are, in the user's folder for such things; None where nobody has one."""
     state = os.environ.get("XDG_STATE_HOME", "")
-    folder = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
+    try:
+        folder = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
+    except RuntimeError:  # an account without a home
+        return None
     return folder / "query2particles" / "history"
 
 
@@ -269,6 +272,9 @@ def _line_editing(graph: Graph) -> Iterator[None]:
     readline.parse_and_bind("tab: complete")
     readline.set_history_length(_REMEMBERED)
     history = history_file()
+    if history is None:
+        yield
+        return
     with contextlib.suppress(OSError):
         readline.read_history_file(history)
     try:
