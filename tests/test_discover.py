@@ -10,28 +10,18 @@ import pytest
 import torch
 
 from query2particles.answer import Reasoner
-from query2particles.calibration import Calibration, Curve
 from query2particles.engine.ranks import scoring
 from query2particles.errors import UnknownNameError, UsageError
 from query2particles.evidence import Judge
 from query2particles.graph.graph import Graph
 from query2particles.methods.q2p import Q2P, Settings
+from reasoners import CALIBRATION, random_reasoner
 from worlds import random_graph, successors
 
 GRAPH = random_graph(4, entities=25, relations=3, facts=80)
 ENTITIES = len(GRAPH.entities)
 EDGES = GRAPH.at("train")
-CALIBRATION = Calibration({"all": Curve((0.8, 0.1, 0.1), 0.5, ((0.0, 0.02), (1.0, 0.9)))})
-
-
-def reasoner_of_a_random_model() -> Reasoner:
-    with torch.random.fork_rng([]):
-        torch.manual_seed(3)
-        model = Q2P(ENTITIES, EDGES.relations, Settings(dimension=8, entity_scale=0.5)).eval()
-    return Reasoner(GRAPH, model=model, calibration=CALIBRATION, split="train")
-
-
-REASONER = reasoner_of_a_random_model()
+REASONER = random_reasoner(GRAPH)
 
 
 def may_have(relation: int) -> set[int]:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from query2particles import evidence as search
 from query2particles.answer import Question, Ranked, Reasoner
-from query2particles.calibration import Calibration, Curve
 from query2particles.engine.exact import exact_answers_of
 from query2particles.engine.ranks import scoring
 from query2particles.errors import UsageError
@@ -39,6 +38,7 @@ from query2particles.query.algebra import (
 )
 from query2particles.query.syntax import format_query
 from query2particles.workload.selection import drawn_queries
+from reasoners import CALIBRATION, random_reasoner
 from worlds import oracle, queries, random_graph, successors
 
 GRAPH = random_graph(11, entities=20, relations=3, facts=90)
@@ -47,17 +47,7 @@ EDGES = GRAPH.at("train")
 KNOWN = successors(GRAPH, "train")
 EVERYTHING = frozenset(range(ENTITIES))
 QUERIES = queries(ENTITIES, EDGES.relations // 2)
-CALIBRATION = Calibration({"all": Curve((0.8, 0.1, 0.1), 0.5, ((0.0, 0.02), (1.0, 0.9)))})
-
-
-def reasoner_of_a_random_model() -> Reasoner:
-    with torch.random.fork_rng([]):
-        torch.manual_seed(3)
-        model = Q2P(ENTITIES, EDGES.relations, Settings(dimension=8, entity_scale=0.5)).eval()
-    return Reasoner(GRAPH, model=model, calibration=CALIBRATION, split="train")
-
-
-REASONER = reasoner_of_a_random_model()
+REASONER = random_reasoner(GRAPH)
 
 
 def facts_of(proof: Proof) -> Iterator[Fact]:
