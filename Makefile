@@ -15,6 +15,7 @@ NO_NODE  := Node 20.19 or newer and npm are needed to build the page; everything
 
 # What `make serve` serves; it is trained first where it is missing.
 RUN ?= runs/demo
+PORT ?= 8000
 
 # How long each parser is fed random text; the continuous integration takes a minute.
 export Q2P_FUZZ_SECONDS ?= 5
@@ -55,7 +56,7 @@ serve: setup
 	@if $(HAS_NODE); then $(MAKE) --no-print-directory page; elif [ ! -f $(PAGE) ]; then echo "*** $(NO_NODE) ***"; fi
 	@[ -f $(RUN)/best.safetensors ] || $(BIN)/q2p demo --out $(RUN)
 	@[ -f $(RUN)/calibration.json ] || $(BIN)/q2p calibrate $(RUN)
-	$(BIN)/q2p serve $(RUN)
+	$(BIN)/q2p serve $(RUN) --port $(PORT)
 
 page: $(PAGE)
 

@@ -116,3 +116,16 @@ def test_writers_wait_for_each_other(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(add, range(24)))
     assert len(list((tmp_path / "folder").iterdir())) == 24
+
+
+def test_a_file_takes_the_place_of_nothing_but_a_file(tmp_path: Path) -> None:
+    """Renaming over a device or a pipe would do away with it."""
+    pipe, folder = tmp_path / "pipe", tmp_path / "folder"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    for target in (pipe, folder):
+        with pytest.raises(UsageError, match="name another"), new_file(target):
+            pass
+    assert pipe.is_fifo()
+    assert folder.is_dir()
+    assert sorted(tmp_path.iterdir()) == [folder, pipe]

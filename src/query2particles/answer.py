@@ -65,10 +65,6 @@ _LONGEST_REMEMBERED = 500
 _COPIES = 8
 """Of the scores of questions that are ranked together, at the peak: so much smaller are their groups."""
 
-_UNCALIBRATED = (
-    "guesses carry no probabilities: the run is not calibrated, or its weights are newer (q2p calibrate RUN)"
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -234,11 +230,11 @@ class Reasoner:
         folder = Path(path)
         try:
             opened = open_graph(path)
-        except UsageError:
+        except UsageError as error:
             from query2particles.run import Run, is_run_folder  # heavy, so not before it is needed
 
             if not is_run_folder(folder):
-                raise
+                raise UsageError(f"no run (q2p train makes one), and no graph either: {error}") from error
             from query2particles.calibration import read_calibration
 
             run = Run.open(folder)
@@ -510,7 +506,8 @@ class Reasoner:
                 "answer it. Intersect it with what the answers should be."
             )
         if method != "exact" and self.calibration is None:
-            warnings.append(_UNCALIBRATED)
+            command = f"q2p calibrate {self.run.folder.name if self.run else 'RUN'}"
+            warnings.append(f"guesses carry no probabilities: nothing was calibrated for these weights ({command})")
         return Answered(
             question.text,
             parsed.query,

@@ -44,7 +44,7 @@ from query2particles.files import new_file, write_json
 from query2particles.graph.edges import Edges, Ints
 from query2particles.query.algebra import Intersect, Project, Query, Union, branches, has_complement
 from query2particles.query.rewrite import Unions
-from query2particles.run import Run
+from query2particles.run import CALIBRATION, RELIABILITY, Run
 from query2particles.workload.labels import Labels
 
 __all__ = [
@@ -65,9 +65,6 @@ __all__ = [
     "save_calibration",
     "weights_digest",
 ]
-
-CALIBRATION, RELIABILITY = "calibration.json", "calibration.png"
-"""The files in the run folder."""
 
 Family: TypeAlias = Literal["one hop", "chain", "intersection", "union", "negation"]
 Floats: TypeAlias = npt.NDArray[np.float64]

@@ -30,6 +30,10 @@ _RENAME_EXCHANGE = 2
 def new_file(target: Path) -> Iterator[Path]:
     """Yield a path to write to; on success it takes the place of `target` in one step, on error it vanishes."""
     target = target.resolve()
+    if target.exists() and not target.is_file():
+        raise UsageError(
+            f"{target} is a folder, a device or the like, which no file can take the place of; name another"
+        )
     with _locked(target.parent):
         remove_leftovers(target)
         partial = _partial(target)

@@ -33,11 +33,14 @@ from query2particles.graph.folders import ATLAS, open_graph
 from query2particles.graph.graph import Graph
 from query2particles.methods.q2p import Q2P
 
-__all__ = ["Run", "Trace", "is_run_folder"]
+__all__ = ["CALIBRATION", "RELIABILITY", "Run", "Trace", "is_run_folder"]
 
 _FORMAT = 1
 _CONFIG, _BEST, _LAST, _TRACE, _LOCK = "config.json", "best.safetensors", "last.safetensors", "trace.jsonl", ".lock"
-_OWN = (_CONFIG, _BEST, _LAST, _TRACE, _LOCK)
+CALIBRATION, RELIABILITY = "calibration.json", "calibration.png"
+"""What `calibration` adds."""
+
+_OWN = (_CONFIG, _BEST, _LAST, _TRACE, _LOCK, CALIBRATION, RELIABILITY)
 
 
 def is_run_folder(path: Path) -> bool:
@@ -116,7 +119,7 @@ class Run:
                 raise
             raise RunError(
                 f"the graph of {self.folder} cannot be opened: {str(error).rstrip('.')}. "
-                f"Where it has moved, name the new place: q2p evaluate {self.folder} --graph GRAPH, or "
+                "Where it has moved, name the new place (--graph GRAPH), or resume with it: "
                 f"q2p train GRAPH --resume {self.folder}"
             ) from error
         self.check(graph)

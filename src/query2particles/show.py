@@ -229,7 +229,7 @@ def print_answered(answered: Answered) -> None:
                 _PROBABILITY.format(answer.probability) if answer.probability is not None else "–",
                 answer.status,
                 answer.label if answer.label == answer.name else f"{answer.label} ({answer.name})",
-                "–" if answer.particle is None else answer.particle,
+                "–" if answer.particle is None else answer.particle + 1,
                 f"{answer.score:.2f}",
             )
             for rank, answer in enumerate(ranked, start=1)

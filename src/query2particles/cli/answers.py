@@ -56,6 +56,7 @@ def demo(
     from dataclasses import asdict
 
     from query2particles import demo
+    from query2particles.cli.training import calibrate_where_possible
     from query2particles.graph.figures import graph_figures
     from query2particles.graph.folders import ATLAS, open_graph
     from query2particles.query.algebra import SHAPES
@@ -73,6 +74,7 @@ def demo(
     if trained.signal is not None:
         note(f"Stopped after update {trained.update:,}. Go on with:  q2p train --resume {out}")
         raise Stopped(trained.signal)
+    calibrate_where_possible(run, graph, "cpu")
     methods, unions = {**demo.baselines(graph), "Query2Particles": run.model(graph)}, run.config.training.unions
     with progress_bar("ranking", sum(row.queries for row in drawn) * len(methods)) as progress:
         compared = demo.compare(methods, *queries, unions=unions, progress=progress)
@@ -80,7 +82,8 @@ def demo(
     if not json:
         _print_end(compared, guessed)
         typer.echo(f"\nTrained in {trained.seconds:,.0f} s; the run is in {out}, its curve in {out / demo.PLOT}")
-        typer.echo("Ask for yourself:  q2p answer atlas 'Canada.^citizen_of & \"Turing Award\".^award_received'")
+        typer.echo(f"Ask for yourself:  q2p answer {out} 'French.^speaks' --only predicted --explain")
+        typer.echo("In the browser:    make serve")
         return
     print_json(
         {

@@ -137,20 +137,19 @@ def train(
             f"everything is saved. Go on with:  q2p train --resume {run.folder}"
         )
         raise Stopped(trained.signal)
-    if trained.best is not None:
-        _calibrate(run, opened, where)
+    calibrate_where_possible(run, opened, where)
     if not json:
         note(f"Saved in {run.folder}.{_next_step(run, opened)}")
 
 
-def _calibrate(run: Run, graph: Graph, device: str) -> None:
-    """Let the run say how sure it is of its answers; where too few queries tell, it goes without."""
+def calibrate_where_possible(run: Run, graph: Graph, device: str) -> None:
+    """Let the run say how sure it is of its answers; where no queries or too few tell, it goes without."""
     from query2particles.cli.reasoning import calibrate_run
     from query2particles.show import note
 
     try:
         calibrate_run(run, graph, device)
-    except WorkloadError as error:
+    except (UsageError, WorkloadError) as error:
         note(f"note: answers of this run will carry no probabilities: {error}")
 
 
