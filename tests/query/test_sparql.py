@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -313,3 +315,28 @@ def test_text_of_any_kind_raises_nothing_but_query_errors(caplog: pytest.LogCapt
             lambda text: parse_sparql(text, NAMED), questions, "?xy{}[]().;,/^|!+*=\\\"'<>#%:@5a \n\t"
         )
     assert not caplog.records
+
+
+def test_threads_may_ask_at_once() -> None:
+    """In a process of its own, as the parser is only in danger before its first question is done."""
+    script = """
+import sys, threading
+from query2particles.graph.folders import open_graph
+from query2particles.query.names import Lexicon
+from query2particles.query.sparql import parse_sparql
+lexicon = Lexicon(open_graph("atlas"))
+text = "SELECT ?x { ?y :speaks ?x . { ?y :borders :France } UNION { ?y :borders :Spain } MINUS { ?y :speaks :French } }"
+sys.setswitchinterval(1e-6)
+together, found = threading.Barrier(6), []
+def ask():
+    together.wait()
+    found.append(parse_sparql(text, lexicon))
+threads = [threading.Thread(target=ask) for _ in range(6)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert len(found) == 6 and len(set(found)) == 1, found
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -19,6 +19,7 @@ How names are written:
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urljoin
@@ -32,6 +33,9 @@ from query2particles.query.variables import Atom, Conjunction, Disjunction, Form
 __all__ = ["parse_sparql"]
 
 _VALUE_FILTER = "a filter on values: only FILTER EXISTS and FILTER NOT EXISTS speak of the graph"
+
+_ONE_AT_A_TIME = threading.Lock()
+"""rdflib's one parser finds out while it first runs how its actions are to be called: threads must take turns."""
 
 Scope: TypeAlias = Mapping[str, Variable]
 
@@ -56,7 +60,8 @@ def _parsed(text: str, tokens: list[Token]) -> tuple[Any, Any]:
 
     spaced = text.replace("\t", " ")  # pyparsing would widen tabs, and its offsets would no longer be ours
     try:
-        declarations, query = QueryUnit.parse_string(spaced, parse_all=True)
+        with _ONE_AT_A_TIME:
+            declarations, query = QueryUnit.parse_string(spaced, parse_all=True)
     except RecursionError:
         reason = "too long for the SPARQL parser: put fewer triple patterns between two braces, or join them by ';'"
         raise QuerySyntaxError(reason, text, 0) from None
