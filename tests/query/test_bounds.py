@@ -59,3 +59,13 @@ def test_a_batch_is_its_queries(name: str) -> None:
     found = refuted_answers(GRAPH.at("train"), {shape: ids})[shape]
     for row, numbers in enumerate(ids.tolist()):
         assert frozenset(found[row].tolist()) == answers(refuted(ground(shape, numbers)), "train")
+
+
+def test_shapes_with_the_same_bound_keep_their_own() -> None:
+    rng = np.random.default_rng(1)
+    batch = {SHAPES[name]: rng.integers(0, 6, (9, len(abstract(SHAPES[name])[1]))) for name in ("2in", "1p", "3in")}
+    together = refuted_answers(GRAPH.at("train"), batch)
+    assert list(together) == list(batch)
+    for shape, ids in batch.items():
+        alone = refuted_answers(GRAPH.at("train"), {shape: ids})[shape]
+        assert [together[shape][row].tolist() for row in range(9)] == [alone[row].tolist() for row in range(9)]

@@ -180,14 +180,17 @@ def fits(edges: Edges, shape: Query, ids: Ints) -> bool:
 
 def refuted_answers(edges: Edges, batch: Batch, *, workers: int | None = None) -> dict[Query, Sets]:
     """The entities that stored edges rule out as answers for good, whatever edges are missing (`query/bounds`)."""
-    found = {}
+    found = {shape: Sets.empty(edges.entities, len(ids)) for shape, ids in batch.items()}
+    bounds: dict[Query, list[tuple[Query, Ints]]] = {}  # several shapes may have one bound: 2in and 3in have 1p
     for shape, ids in batch.items():
-        bound = refuted(shape)
-        if bound is None:
-            found[shape] = Sets.empty(edges.entities, len(ids))
-            continue
-        own, positions = abstract(bound)
-        found[shape] = exact_answers(edges, {own: ids[:, list(positions)]}, workers=workers)[own]
+        if (bound := refuted(shape)) is not None:
+            own, positions = abstract(bound)
+            bounds.setdefault(own, []).append((shape, ids[:, list(positions)]))
+    together = {own: np.concatenate([ids for _, ids in several]) for own, several in bounds.items()}
+    for own, answers in exact_answers(edges, together, workers=workers).items():
+        stops = accumulate(len(ids) for _, ids in bounds[own])
+        for (shape, ids), stop in zip(bounds[own], stops, strict=True):
+            found[shape] = answers.rows(stop - len(ids), stop)
     return found
 
 
