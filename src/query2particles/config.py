@@ -33,32 +33,30 @@ class Training:
     """Steps of the optimiser."""
     batch: int = 1024
     """Queries in each."""
-    rate: float = 1e-3
+    rate: float = 3e-3
     """The highest learning rate (AdamW)."""
-    warm_up: int = 300
+    warm_up: int = 400
     """Updates in which the rate rises from zero."""
     schedule: Literal["cosine", "constant"] = "cosine"
     """Whether the rate then falls to zero, along a cosine, or stays."""
-    decay: float = 0.0
-    """Weight decay."""
+    decay: float = 1.0
+    """Weight decay of the tables, times the rate; operators do not decay."""
     clip: float = 1.0
     """The largest norm of a gradient."""
-    smoothing: float = 0.0
+    smoothing: float = 0.5
     """Label smoothing, uniform over all entities."""
     exclusion: float = 1.0
     """How much it counts that what a complement takes out of the answers scores below an answer (docs/methods.md)."""
     mix: Mapping[str, float] = field(
         default_factory=lambda: {
-            **{"1p": 4.0, "2p": 1.5, "3p": 1.5, "2i": 1.0, "3i": 1.0},
+            **{"1p": 6.0, "2p": 1.5, "3p": 1.5, "2i": 1.0, "3i": 1.0},
             **{"2in": 0.3, "3in": 0.3, "inp": 0.3, "pin": 0.3, "pni": 0.3},
         }
     )
     """The weight of each shape in a batch."""
-    edge_share: float = 0.0
-    """The share of 1p queries drawn edge by edge, so that those with many answers come more often."""
-    backoff: float = 0.0
-    """The share of positives that are drawn from all tails of the query's last relation instead, so that entities
-    which a query's own facts say nothing about are ranked by how often the relation leads to them."""
+    edge_share: float = 1.0
+    """The share of queries drawn edge by edge: answers then come as often as facts lead to them, and queries with many
+    answers more often, as among those that a missing fact gives one more."""
     cap: int = 1_000_000
     """Queries with more answers than this, as far as a draw can tell, are not trained on."""
     union_share: float = 0.0
@@ -122,8 +120,10 @@ _AS_RELEASED = Training(
     rate=1e-3,
     schedule="constant",
     warm_up=1000,
+    decay=0.0,
     smoothing=0.5,
     exclusion=0.0,
+    edge_share=0.0,
     mix={
         **{"1p": 3.0, "2p": 1.5, "3p": 1.5, "2i": 1.0, "3i": 1.0},
         **{"2in": 0.1, "3in": 0.1, "inp": 0.1, "pin": 0.1, "pni": 0.1},
@@ -142,7 +142,6 @@ PRESETS: Mapping[str, Mapping[str, Config]] = MappingProxyType(
                     dropout=0.0,
                     attention="separate",
                     residual=True,
-                    norm="plain",
                     projection="attention",
                 ),
                 training=Training(
@@ -150,6 +149,8 @@ PRESETS: Mapping[str, Mapping[str, Config]] = MappingProxyType(
                     updates=1500,
                     rate=1e-2,
                     warm_up=100,
+                    decay=0.0,
+                    smoothing=0.0,
                     validate_every=150,
                     validation_queries=100,
                 ),
@@ -304,7 +305,6 @@ _RANGES: dict[str, tuple[float, float]] = {
     "rate": (0, 1e30),  # beyond, float32 has no such step
     "decay": (0, 1_000),
     "edge_share": (0, 1),
-    "backoff": (0, 1),
     "cap": (1, math.inf),
     "updates": (1, math.inf),
     "clip": (1e-9, math.inf),

@@ -27,15 +27,13 @@ def training_parts(training: Training) -> tuple[list[Part], list[LossTerms]]:
     """How many queries of each shape make a batch, and how each is trained."""
     terms = LossTerms(training.smoothing, training.exclusion)
     counts = _counts(training)
-    if training.edge_share + training.union_share > 1:
-        raise UsageError("edge_share and union_share are shares of the 1p queries: together at most 1")
     one_hop = counts.get("1p", 0)
-    by_edge, unions = round(one_hop * training.edge_share), round(one_hop * training.union_share)
+    unions = round(one_hop * training.union_share)
     if one_hop:
-        counts["1p"] -= by_edge + unions
-    parts = [Part(SHAPES[name], count) for name, count in counts.items() if count > 0]
-    if by_edge:
-        parts.append(Part(SHAPES["1p"], by_edge, Grounding.EDGE))
+        counts["1p"] -= unions
+    by_edge = {name: round(count * training.edge_share) for name, count in counts.items()}
+    parts = [Part(SHAPES[name], count - by_edge[name]) for name, count in counts.items() if count > by_edge[name]]
+    parts += [Part(SHAPES[name], count, Grounding.EDGE) for name, count in by_edge.items() if count > 0]
     if unions:
         parts.append(Part(SHAPES["2u"], unions, Grounding.ONE_HOP))
     every = [terms] * len(parts)
@@ -57,7 +55,7 @@ def training_stream(
         batch, labels = stored_queries(graph, Path(training.workload), "train")
         return FixedStream({shape: (ids, labels[shape].hard) for shape, ids in batch.items()}, parts, generator)
     edges = graph.at("test" if training.all_edges else "train")
-    return Stream(DeviceEdges.of(edges, generator.device), parts, generator, cap=training.cap, backoff=training.backoff)
+    return Stream(DeviceEdges.of(edges, generator.device), parts, generator, cap=training.cap)
 
 
 def rate_at(update: int, training: Training) -> float:

@@ -206,10 +206,15 @@ def _doubts_of_validation(graph: Graph, training: Training, *, validated: bool) 
 
 
 def _optimiser(model: torch.nn.Module, training: Training, device: torch.device) -> torch.optim.AdamW:
+    """AdamW; the tables of a method (its own parameters) decay, its operators (the parameters of its parts) do not."""
+    tables = list(model.parameters(recurse=False))
+    operators = [parameter for part in model.children() for parameter in part.parameters()]
+    groups = [{"params": tables, "weight_decay": training.decay}, {"params": operators, "weight_decay": 0.0}]
+    groups = [group for group in groups if group["params"]]
     if device.type != "cuda":
-        return torch.optim.AdamW(model.parameters(), lr=training.rate, weight_decay=training.decay, fused=True)
+        return torch.optim.AdamW(groups, lr=training.rate, fused=True)
     rate = torch.tensor(training.rate, device=device)  # a captured update reads it anew each time
-    return torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=training.decay, fused=True, capturable=True)
+    return torch.optim.AdamW(groups, lr=rate, fused=True, capturable=True)
 
 
 def _spent(begin: float, device: torch.device) -> dict[str, float]:

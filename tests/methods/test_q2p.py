@@ -118,7 +118,7 @@ class Equations:
         """Gates for each particle, then attention among them, with norms after both."""
         w, option = self.weights, self.settings
         if option.projection == "later-block" and hop > 0:
-            p = self.block("projection.later", p)
+            p = self.block("projection.later", p, residual=option.residual or option.later_residual)
         e = w["relations"][relation]
         w_z, w_r, w_h = np.split(w["projection.relation.weight"], 3)
         b_z, b_r, b_h = np.split(w["projection.relation.bias"], 3)
@@ -193,10 +193,11 @@ class Equations:
             p = self.block(f"{name}.block", p, norms=f"{name}.norms.{further}")
         return p
 
-    def block(self, name: str, p: Particles, norms: str = "") -> Particles:
+    def block(self, name: str, p: Particles, norms: str = "", residual: bool | None = None) -> Particles:
         """MLP(Attn(P)). Attention adds to its input if `residual`, the MLP if there are norms."""
         norms, option = norms or f"{name}.norms", self.settings
-        p = self.half(f"{norms}.0", p, self.attention_of(f"{name}.attention"), option.residual)
+        residual = option.residual if residual is None else residual
+        p = self.half(f"{norms}.0", p, self.attention_of(f"{name}.attention"), residual)
         return self.half(f"{norms}.1", p, self.mlp_of(f"{name}.feed_forward"), option.norm != "none")
 
     def half(self, norm: str, p: Particles, layer: Callable[[Particles], Particles], residual: bool) -> Particles:
@@ -607,9 +608,9 @@ def test_embeddings_start_as_wide_as_the_settings_say(preset: str) -> None:
 
 def test_the_presets_are_what_the_two_sources_say() -> None:
     """The paper's equations and the released code, as docs/methods.md tells them apart."""
-    options = ("attention", "activation", "projection", "keep", "norm", "residual", "bias", "passes")
+    options = ("attention", "activation", "projection", "keep", "norm", "residual", "later_residual", "bias", "passes")
     values = {preset: tuple(getattr(PRESETS[preset], option) for option in options) for preset in ("paper", "released")}
     assert values == {
-        "paper": ("separate", "relu", "attention", "sample", "none", False, False, 1),
-        "released": ("shared", "gelu", "later-block", "rows", "learned", False, True, 2),
+        "paper": ("separate", "relu", "attention", "sample", "none", False, False, False, 1),
+        "released": ("shared", "gelu", "later-block", "rows", "learned", False, False, True, 2),
     }

@@ -35,7 +35,7 @@ from query2particles.query.algebra import (
     shape_named,
 )
 from query2particles.workload import candidates
-from query2particles.workload.candidates import complements_pushed_down, last_relations
+from query2particles.workload.candidates import complements_pushed_down
 from query2particles.workload.device_edges import DeviceEdges
 from query2particles.workload.sample import draw_queries
 from query2particles.workload.stream import Drawn, FixedStream, Grounding, Part, Stream, _Front
@@ -282,8 +282,27 @@ def test_one_hop_queries_by_edge() -> None:
         assert len(different) == len(EDGES.tails)
         assert numbers.min() > 2
         assert numbers.max() < 60
-    with pytest.raises(UsageError, match="no one-hop query"):
-        Part(SHAPES["2p"], 3, Grounding.EDGE)
+
+
+def test_walks_by_edge() -> None:
+    """The last step back of a chain is a uniformly random edge; the step before it, one into where that edge starts."""
+    part = Part(SHAPES["2p"], 20_000, Grounding.EDGE)
+    drawn = stream(part).draw()[0]
+    check_positives(EDGES, [part], [drawn])
+    heads, relations = np.divmod(EDGES.keys, EDGES.relations)
+    sizes = EDGES.row_lengths[:-1]
+    into = np.bincount(heads, sizes, EDGES.entities)  # as inverses are stored, as many edges reach an entity
+    # P(r₁, r₂) = Σ over edges (h, r₂, t): 1/edges · share of the edges into h, but the one back, that have r₁.
+    expected = np.zeros((EDGES.relations, EDGES.relations))
+    for key, (middle, last) in enumerate(zip(heads, relations, strict=True)):
+        for other in np.flatnonzero(heads == middle):
+            if other != key:
+                share = sizes[other] / (into[middle] - sizes[key])
+                expected[relations[other] ^ 1, last] += sizes[key] / len(EDGES.tails) * share
+    expected /= expected.sum()
+    found = np.zeros_like(expected)
+    np.add.at(found, (drawn.ids[:, 1].numpy(), drawn.ids[:, 2].numpy()), 1 / len(drawn.ids))
+    np.testing.assert_allclose(found, expected, atol=0.012)
 
 
 def test_queries_with_many_answers_are_left_out(atlas: Graph) -> None:
@@ -318,22 +337,6 @@ def test_what_is_excluded_is_in_every_branch_and_no_answer() -> None:
     others = [Part(SHAPES["1p"], 50), Part(SHAPES["inp"], 50), Part(Complement(SHAPES["1p"]), 50, Grounding.ONE_HOP)]
     for drawn in [*stream(*others).draw(), *fixed(Part(SHAPES["1p"], 50)).draw()]:
         assert torch.equal(drawn.excluded, drawn.positives)
-
-
-def test_a_share_of_the_positives_is_any_tail_of_a_last_relation() -> None:
-    """Of a relation that leads to the answer, not of one below a complement."""
-    parts = [Part(SHAPES[name], 2000) for name in ("1p", "2p", "2i", "2in")]
-    backed_off = Stream(ON_DEVICE, parts, torch.Generator().manual_seed(0), backoff=0.5).draw()
-    for part, drawn in zip(parts, backed_off, strict=True):
-        answers = exact_answers(EDGES, {part.shape: drawn.ids.numpy()})[part.shape]
-        right = np.array([entity in answers[row] for row, entity in enumerate(drawn.positives.tolist())])
-        assert 0.45 < right.mean() < 0.95  # half are answers, and of the others some by chance
-        leads_there = np.zeros(len(right), dtype=bool)
-        for position in last_relations(part.shape):
-            relations = drawn.ids[:, position].numpy()
-            leads_there |= EDGES.lengths_of(drawn.positives.numpy(), relations ^ 1) > 0
-        assert leads_there.all()
-        assert torch.equal(drawn.excluded[~right], drawn.positives[~right])
 
 
 def test_an_impossible_shape_says_so() -> None:

@@ -1,6 +1,6 @@
 """Where an update takes its batch from: drawn for it, or, on CUDA, out of several that were drawn together.
 
-Drawing is many small steps, which take a GPU about as long for eight batches as for one. So eight are drawn at a time,
+Drawing is many small steps, which take a GPU hardly longer for several batches than for one. So several are drawn at a time,
 and every update takes the next one out of the pool, without a word from the host.
 """
 

@@ -46,7 +46,10 @@ class Settings:
     """Three matrices for queries, keys and values, or one for all."""
     residual: bool = False
     """Attention adds to its input."""
-    norm: Norm = "learned"
+    later_residual: bool = True
+    """That of the block before later hops does in any case: what the first hop found reaches the next one from the
+    start, where a block without it may learn to say the same of everything, and never recover."""
+    norm: Norm = "plain"
     """Layer norms after gates, attention and feed-forward layers, which then add to their input: none; plain; or with
     a learned scale and shift."""
     activation: Activation = "gelu"
@@ -73,6 +76,7 @@ PRESETS: Mapping[str, Settings] = MappingProxyType(
         "default": Settings(),
         "paper": Settings(
             attention="separate",
+            later_residual=False,
             norm="none",
             activation="relu",
             projection="attention",
@@ -80,8 +84,10 @@ PRESETS: Mapping[str, Settings] = MappingProxyType(
             bias=False,
         ),
         "released": Settings(
+            norm="learned",
             passes=2,
             keep="rows",
+            later_residual=False,
             entity_scale=1.0,
             offset_scale=0.0,
         ),
@@ -173,7 +179,8 @@ class Projection(nn.Module):
         self.gates = nn.Linear(d, 2 * d, bias=False)  # U_z, U_r
         self.transition = nn.Linear(d, d, bias=False)  # U_h
         self.norm = norm_of(d, settings.norm)
-        self.later = _block(settings, dropout=0.0) if settings.projection == "later-block" else None
+        through = settings.residual or settings.later_residual
+        self.later = _block(settings, dropout=0.0, residual=through) if settings.projection == "later-block" else None
         self.mix = _block(settings, dropout=0.0) if settings.projection == "block" else _Mix(settings)
 
     def forward(self, p: Tensor, e: Tensor, hop: int) -> Tensor:

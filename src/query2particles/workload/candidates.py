@@ -31,7 +31,6 @@ __all__ = [
     "Candidates",
     "complements_pushed_down",
     "is_one_hop",
-    "last_relations",
     "walk_ends_in_answer",
     "walk_ends_outside",
 ]
@@ -200,17 +199,6 @@ def walk_ends_outside(query: Query) -> bool:
             return any(map(walk_ends_outside, several))
         case Union(several):
             return all(map(walk_ends_outside, several))
-
-
-def last_relations(query: Query) -> list[int]:
-    """The positions of the relations by which an answer is reached; none below a complement."""
-    match query:
-        case Project(_, position):
-            return [position]
-        case Intersect(several) | Union(several):
-            return [position for branch in several for position in last_relations(branch)]
-        case Anchor() | Complement():
-            return []
 
 
 def is_one_hop(query: Query) -> TypeGuard[Project]:

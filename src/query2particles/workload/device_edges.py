@@ -94,6 +94,10 @@ class DeviceEdges:
         """Entities with an edge."""
         return self.connected[(uniform * len(self.connected)).long()]
 
+    def draw_answers_by_edge(self, uniform: Tensor) -> Tensor:
+        """Entities, each as likely as it has edges."""
+        return self.draw_rows_by_edge(uniform)[0]
+
     def draw_rows(self, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rows, with their heads and relations."""
         return self._with_heads((uniform * self.no_row).long())
@@ -120,6 +124,20 @@ class DeviceEdges:
         rows = (rows + (rows >= barred)).clamp(max=self.no_row - 1)
         offsets, lengths, relations, _ = self.rows[rows].unbind(-1)
         sources, inverse_rows = self.ends[offsets + (uniform[:, 1:] * lengths).long()].long().unbind(-1)
+        return relations, sources, inverse_rows, choices
+
+    def step_back_by_edge(
+        self, targets: Tensor, barred: Tensor, uniform: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The same, where every edge that reaches the target is as likely; the second random number is not used."""
+        first, more = self.entity_rows[targets].unbind(-1)
+        start, stop = self.rows[first, 0], self.rows[first + more + 1, 0]
+        gap, length, _, _ = self.rows[barred].unbind(-1)  # of `no_row` the length is 0
+        choices = stop - start - length
+        edges = start + (uniform[:, :1] * choices).long()
+        edges = (edges + torch.where(edges >= gap, length, 0)).clamp(max=len(self.places) - 2)
+        sources, inverse_rows = self.ends[edges].long().unbind(-1)
+        relations = self.rows[inverse_rows, 2] ^ 1
         return relations, sources, inverse_rows, choices
 
     def by_length(self, *rows: Tensor) -> tuple[Tensor, ...]:
@@ -158,13 +176,6 @@ class DeviceEdges:
         first, counts = self.relation_rows[relations].unbind(-1)
         rows = self.rows_by_relation[first + (uniform * counts).long()]
         return self.rows[rows, 3], (counts / uniform.shape[1]).expand_as(uniform)
-
-    def draw_tails(self, relations: Tensor, uniform: Tensor) -> Tensor:
-        """A random tail of a random head of each relation; `uniform` has two columns."""
-        first, counts = self.relation_rows[relations].unbind(-1)
-        rows = self.rows_by_relation[first + (uniform[:, 0] * counts).long()]
-        offsets, lengths, _, _ = self.rows[rows].unbind(-1)
-        return self.ends[offsets + (uniform[:, 1] * lengths).long(), 0].long()
 
     def list_tails(self, rows: Tensor, limit: int) -> tuple[Tensor, Tensor, Tensor]:
         """The first `limit` tails of each row, whether each is there, and whether these are all.

@@ -29,7 +29,6 @@ from query2particles.workload.candidates import (
     Candidates,
     complements_pushed_down,
     is_one_hop,
-    last_relations,
     walk_ends_in_answer,
     walk_ends_outside,
 )
@@ -52,7 +51,8 @@ class Grounding(Enum):
     query, and the positive is what the complement must not have."""
 
     EDGE = "edge"
-    """One-hop queries (1p) by their edges, each as likely, so that those with many answers come more often."""
+    """As `WALK`, where it starts from a random edge and takes a random edge at every step, each as likely: answers come
+    as often as edges lead to them, and queries with many answers more often."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,6 @@ class Part:
             )
         if self.grounding is Grounding.ONE_HOP and not all(map(is_one_hop, leaves(self.shape))):
             raise UsageError(f"{nickname(self.shape)} has other than one-hop branches: ground it by a walk")
-        if self.grounding is Grounding.EDGE and self.shape != SHAPES["1p"]:
-            raise UsageError(f"{nickname(self.shape)} is no one-hop query: ground it by a walk")
 
     @property
     def positions(self) -> int:
@@ -108,6 +106,8 @@ def _ground(edges: DeviceEdges, schedule: Schedule, part: Part, rows: int, candi
     first_rows: dict[int, Value] = {}
     choices: list[Value] = []
     nothing = schedule.constant(edges.no_row, rows)
+    by_edge = part.grounding is Grounding.EDGE
+    step_back = edges.step_back_by_edge if by_edge else edges.step_back
 
     def walk(query: Query, target: Value, barred: Value) -> None:
         match query:
@@ -115,7 +115,7 @@ def _ground(edges: DeviceEdges, schedule: Schedule, part: Part, rows: int, candi
                 ids[position] = target
             case Project(inner, position):
                 chance = schedule.uniform(rows, 2)
-                step = schedule.call(edges.step_back, target, barred, chance, widths=[1, 1, 1, 1])
+                step = schedule.call(step_back, target, barred, chance, widths=[1, 1, 1, 1])
                 ids[position], source, first_rows[position], number = step
                 choices.append(number)
                 walk(inner, source, first_rows[position])
@@ -128,12 +128,13 @@ def _ground(edges: DeviceEdges, schedule: Schedule, part: Part, rows: int, candi
     if part.one_hop:
         for leaf in leaves(part.shape):
             anchor, position = query_ids(leaf)
-            draw = edges.draw_rows_by_edge if part.grounding is Grounding.EDGE else edges.draw_rows
+            draw = edges.draw_rows_by_edge if by_edge else edges.draw_rows
             step = schedule.call(draw, schedule.uniform(rows), widths=[1, 1, 1])
             ids[anchor], ids[position], first_rows[position] = step
         answer, answered = ids[0], leaves(part.shape)[0]
     else:
-        answer, answered = schedule.apply(edges.draw_answers, schedule.uniform(rows)), part.shape
+        draw_answers = edges.draw_answers_by_edge if by_edge else edges.draw_answers
+        answer, answered = schedule.apply(draw_answers, schedule.uniform(rows)), part.shape
         walk(answered, answer, nothing)
     answered = complements_pushed_down(answered)
     answer_fits = walk_ends_in_answer(answered) and not part.one_hop
@@ -153,9 +154,8 @@ class Groundings:
         rows: Sequence[int],
         candidates: int,
         cap: float,
-        backoff: float,
     ) -> None:
-        self._edges, self._cap, self._backoff = edges, cap, backoff
+        self._cap = cap
         schedule = Schedule()
         each = zip(parts, rows, strict=True)
         grounded = [_ground(edges, schedule, part, count, candidates) for part, count in each]
@@ -163,7 +163,7 @@ class Groundings:
         results = [value for part in grounded for value in (part.answer, part.candidates, part.weights)]
         self._program = schedule.compile([*columns, *results], edges.device)
         self._total = sum(rows)
-        self.uniforms = self._total * (5 if backoff else 1) + self._program.uniforms
+        self.uniforms = self._total + self._program.uniforms
         self._answers = self._program.reader([part.answer for part in grounded])
         self._candidates = self._program.reader([part.candidates for part in grounded])
         self._weights = self._program.reader([part.weights for part in grounded])
@@ -189,10 +189,6 @@ class Groundings:
 
         self._ids = index([part.ids for part in grounded], zero)
         self._choices = index([part.choices for part in grounded], zero + 1)
-        lasts = [last_relations(complements_pushed_down(part.shape)) for part in parts]
-        several = zip(grounded, lasts, strict=True)
-        self._last = index([[part.ids[position] for position in positions] for part, positions in several], zero)
-        self._lasts = torch.from_numpy(np.repeat([len(positions) for positions in lasts], rows)).to(edges.device)
         pairs = [[] if part.one_hop else _comparable_branches(part.shape) for part in parts]
         self._compared = max((len(one) for several in pairs for one, _ in several), default=0)
         self._some, self._others = (
@@ -208,9 +204,8 @@ class Groundings:
 
     def draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Ids (rows, positions), positives and excluded entities (rows,), and whether the row is a query with both."""
-        own = uniforms[: len(uniforms) - self._program.uniforms].view(-1, self._total)
-        chance = own[0, :, None]
-        tensors = self._program.run(uniforms[own.numel() :])
+        chance = uniforms[: self._total, None]
+        tensors = self._program.run(uniforms[self._total :])
         columns = torch.cat([self._columns(tensors), self._ends]).squeeze(1)
         usable = (columns[self._choices] > 0).all(1)
         if self._compared:
@@ -225,12 +220,6 @@ class Groundings:
         answers = self._answers(tensors)
         positives = torch.where(found, self._candidates(tensors).gather(1, picks), answers)
         excluded = torch.where(self._excluded, answers, positives)
-        if self._backoff:
-            share, *others = own[1:]
-            relations = columns[self._last.gather(1, (others[0] * self._lasts).long()[:, None])].squeeze(1)
-            tails = self._edges.draw_tails(relations, torch.stack(others[1:], 1))[:, None]
-            instead = ((share < self._backoff) & (self._lasts > 0))[:, None]
-            positives, excluded = (torch.where(instead, tails, entities) for entities in (positives, excluded))
         usable &= (found | self._answer_fits).squeeze(1)
         usable &= sums[:, -1] <= self._cap  # weights tell how many answers a candidate stands for
         return columns[self._ids], positives.squeeze(1), excluded.squeeze(1), usable

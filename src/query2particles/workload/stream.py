@@ -48,7 +48,7 @@ class Stream:
     `candidates` is how many answers of each row are considered. With fewer, a draw takes less (half of them, less than
     half the time), more queries with few answers are lost, and the positives of long chains are less uniform.
     Queries with more answers than `cap` are not drawn; their number is exact for one-hop queries, and otherwise
-    estimated from the candidates. A share `backoff` of the positives is no answer but any tail of a last relation.
+    estimated from the candidates.
     """
 
     def __init__(
@@ -59,13 +59,12 @@ class Stream:
         *,
         candidates: int = 16,
         cap: float = math.inf,
-        backoff: float = 0.0,
     ) -> None:
         self.parts = tuple(parts)
         self._generator = generator
         tallies = _try(edges, parts, candidates, cap)
         rows = [_rows_needed(part.count, tally) for part, tally in zip(parts, tallies, strict=True)]
-        self._groundings = Groundings(edges, parts, rows, candidates, cap, backoff)
+        self._groundings = Groundings(edges, parts, rows, candidates, cap)
         self._front = _Front(rows, [part.count for part in parts], edges.device)
 
     @property
@@ -127,7 +126,7 @@ def _try(edges: DeviceEdges, parts: Sequence[Part], candidates: int, cap: float)
         waiting = [kind for kind, tally in tallies.items() if tally.usable < _TRIAL_USABLE]
         if not waiting:
             break
-        rows = Groundings(edges, waiting, [_TRIAL_ROWS] * len(waiting), candidates, cap, backoff=0.0)
+        rows = Groundings(edges, waiting, [_TRIAL_ROWS] * len(waiting), candidates, cap)
         uniforms = torch.rand(rows.uniforms, generator=generator, dtype=torch.float64, device=edges.device)
         *_, usable = rows.draw(uniforms)
         for kind, number in zip(waiting, usable.view(len(waiting), -1).sum(1).tolist(), strict=True):
