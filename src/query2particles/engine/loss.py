@@ -123,7 +123,11 @@ class _MaxSoftmax(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        slopes = (one.to(dtype) * slope for one, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True))
+        # A factor with a dimension decides on the type of the product: one pass rather than two where it is a wider one.
+        slopes = (
+            (one * (slope if one.dtype == dtype else slope.to(dtype).view(1))).to(dtype)
+            for one, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        )
         return *slopes, None, None, None, None
 
 
