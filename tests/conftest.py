@@ -66,7 +66,8 @@ def atlas_run(tmp_path_factory: pytest.TempPathFactory, atlas: Graph) -> Path:
     """
     from query2particles.calibration import CALIBRATION
     from query2particles.cli.reasoning import calibrate_run
-    from query2particles.config import configured, preset
+    from query2particles.config import configured
+    from query2particles.presets import preset
     from query2particles.run import Run
     from query2particles.train import train
 

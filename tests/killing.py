@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from query2particles.config import configured, preset
+from query2particles.config import configured
+from query2particles.presets import preset
 from query2particles.errors import RunError, UsageError
 from query2particles.query.algebra import SHAPES
 from query2particles.run import Run

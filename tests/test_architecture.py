@@ -24,6 +24,7 @@ FLOORS = [
     {"methods"},
     {"workload"},
     {"config"},
+    {"presets"},
     {"checkpoint", "curriculum"},
     {"run"},
     {"experiments"},

@@ -17,7 +17,8 @@ from processes import q2p
 from query2particles.bench.answering import bench_answer, best_answers
 from query2particles.bench.evaluating import bench_evaluate, plain_mrr
 from query2particles.bench.training import Effort, Products, bench_train
-from query2particles.config import configured, preset
+from query2particles.config import configured
+from query2particles.presets import preset
 from query2particles.engine.execute import execute
 from query2particles.engine.plan import compile_shapes
 from query2particles.engine.ranks import scoring

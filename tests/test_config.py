@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from query2particles.config import PRESETS, Config, Training, build, configured, extended, preset
+from query2particles.config import Config, Training, build, configured, extended
+from query2particles.presets import PRESETS, preset
 from query2particles.errors import UsageError
 from query2particles.methods.q2p import Settings
 
@@ -236,7 +237,7 @@ def test_paths_are_kept_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_model_of_the_settings() -> None:
-    model = build(configured(preset(), None, ["dimension=6", "particles=3"]), 11, 4)
-    assert model.entities.shape == (11, 6)
-    assert model.relations.shape == (4, 6)
-    assert model.offsets.shape == (3, 6)
+    graph = random_graph(3, entities=11, relations=2, facts=30)
+    shapes = {name: tuple(table.shape) for name, table in build(
+        configured(preset(), None, ["dimension=6", "particles=3"]), graph).named_parameters(recurse=False)}
+    assert shapes == {"entities": (11, 6), "relations": (4, 6), "offsets": (3, 6), "bias": (11,)}

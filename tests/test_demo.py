@@ -12,7 +12,7 @@ import pytest
 
 from processes import q2p, q2p_json, start
 from query2particles import demo
-from query2particles.config import preset
+from query2particles.presets import preset
 from query2particles.engine.exact import exact_answers_of
 from query2particles.errors import RunError, UsageError
 from query2particles.graph.graph import Graph

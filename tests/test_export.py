@@ -39,7 +39,7 @@ def model(request: pytest.FixtureRequest, graph: Graph) -> Q2P:
 
 def test_safetensors(graph: Graph, model: Q2P, tmp_path: Path) -> None:
     target = tmp_path / "out.safetensors"
-    assert export_embeddings(graph, model, target, "safetensors") == 10
+    assert export_embeddings(graph, model, target, "safetensors") == (10, 3)
     with safe_open(target, framework="pt") as file:
         about = file.metadata()
         names = set(file.keys())
@@ -55,7 +55,7 @@ def test_parquet(graph: Graph, model: Q2P, tmp_path: Path) -> None:
     from pyarrow import parquet
 
     target = tmp_path / "out.parquet"
-    assert export_embeddings(graph, model, target, "parquet") == 10
+    assert export_embeddings(graph, model, target, "parquet") == (10, 3)
     rows = parquet.read_table(target).to_pylist()
     assert [row["kind"] for row in rows] == ["entity"] * 6 + ["relation"] * 4
     assert [row["name"] for row in rows] == [*NAMES, "in", "^in", "near to", "^near to"]
@@ -68,7 +68,7 @@ def test_parquet(graph: Graph, model: Q2P, tmp_path: Path) -> None:
 
 def test_tsv(graph: Graph, model: Q2P, tmp_path: Path) -> None:
     target = tmp_path / "out.tsv"
-    assert export_embeddings(graph, model, target, "tsv") == 10
+    assert export_embeddings(graph, model, target, "tsv") == (10, 3)
     header, *lines = target.read_bytes().decode().removesuffix("\n").split("\n")
     assert header == "kind\tname\tlabel\tbias\tx0\tx1\tx2"
     rows = [line.split("\t") for line in lines]

@@ -18,7 +18,7 @@ import pytest
 import query2particles.reproduce as verb
 from processes import q2p
 from query2particles import provenance
-from query2particles.config import preset
+from query2particles.presets import preset
 from query2particles.errors import RunError, UsageError
 from query2particles.evaluate import evaluate
 from query2particles.experiments.recipes import experiment, experiments

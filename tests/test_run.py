@@ -20,7 +20,8 @@ from safetensors.torch import load_file, save_file
 
 from processes import ENVIRONMENT
 from query2particles.checkpoint import State
-from query2particles.config import Config, build, configured, preset
+from query2particles.config import Config, build, configured
+from query2particles.presets import preset
 from query2particles.errors import RunError, UsageError
 from query2particles.graph.graph import Graph
 from query2particles.methods.q2p import Q2P
@@ -51,7 +52,7 @@ def parts(run: Run, graph: Graph, seed: int) -> tuple[Q2P, torch.optim.AdamW, to
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
-        model = build(run.config, len(graph.entities), graph.at("train").relations)
+        model = build(run.config, graph)
         optimiser = torch.optim.AdamW(model.parameters())
         for _ in range(2):
             for number, parameter in enumerate(model.parameters()):

@@ -22,7 +22,8 @@ from safetensors.torch import load_file, save_file
 
 from processes import ENVIRONMENT, TESTS
 from query2particles.checkpoint import State
-from query2particles.config import Config, Training, configured, preset
+from query2particles.config import Config, Training, configured
+from query2particles.presets import preset
 from query2particles.endings import diverged
 from query2particles.errors import (
     Query2ParticlesError,

@@ -321,11 +321,11 @@ class Reasoner:
         parsed = self._understood(asked.text, asked.syntax)
         with scoring(self.model):
             ids = np.array([parsed.ids], dtype=np.int64)
-            _, particles = score_all(self.model, {parsed.shape: ids}, len(self.graph.entities), self.unions)[
+            factors = score_all(self.model, {parsed.shape: ids}, len(self.graph.entities), self.unions)[
                 parsed.shape
-            ]
-            assert particles is not None, "a factored method has particles"
-            _, table, _ = self.model.factors(particles)
+            ].factors
+            assert factors is not None, "a factored method has particles"
+            particles, table = factors
             ranked = [one for one in answered.answers if isinstance(one, Ranked)]
             embeddings = table[[one.entity for one in ranked]].double().cpu().numpy()
             vectors = np.concatenate([embeddings, particles[0].double().cpu().numpy()])
@@ -480,7 +480,7 @@ class Reasoner:
         entities = np.zeros((len(chosen), max(map(len, chosen))), dtype=np.int64)
         for row, some in enumerate(chosen):
             entities[row, : len(some)] = [one[0] for one in some]
-        particles = ranking.particles_of(self.model, entities)
+        particles = ranking.particles_of(entities)
         nothing: list[list[int | None]] = [[None] * entities.shape[1]] * len(chosen)
         return nothing if particles is None else particles.tolist()
 

@@ -36,7 +36,7 @@ from torch import Tensor
 from query2particles.checkpoint import quoted
 from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.exact import Batch, refuted_answers
-from query2particles.engine.method import Method
+from query2particles.engine.method import Method, lacking
 from query2particles.engine.ranks import best_of, rows_at_once, scoring
 from query2particles.engine.sets import Sets, union
 from query2particles.errors import RunError, WorkloadError
@@ -355,14 +355,19 @@ def calibrate(
 ) -> tuple[Calibration, Mapping[str, Judged]]:
     """Fit to validation queries with easy answers on these edges, and judge the fit on queries that it has not seen.
 
+    Shapes with operators that the method lacks are left out.
+
     For the judgement, which is returned beside it, each half of the queries is read by curves that were fitted to the
     other; the calibration itself was fitted to all.
     """
     families: dict[str, list[_Samples]] = {name: [] for name in (*get_args(Family), _SUPPORTED)}
     with scoring(method):
         for shape, ids in batch.items():
+            disjuncts = Disjuncts.of(shape, unions)
+            if lacking(method.operators, *disjuncts.shapes):
+                continue
             refuted = refuted_answers(edges, {shape: ids})[shape]
-            guessed, supported = _samples(method, Disjuncts.of(shape, unions), ids, labels[shape], refuted, progress)
+            guessed, supported = _samples(method, disjuncts, ids, labels[shape], refuted, progress)
             families[family_of(shape)].append(guessed)
             if has_complement(shape):
                 families[_SUPPORTED].append(supported)

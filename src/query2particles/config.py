@@ -12,17 +12,18 @@ import math
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, get_args, get_type_hints
 
+from query2particles.engine.method import lacking
 from query2particles.errors import UsageError, clipped
-from query2particles.methods import q2p
+from query2particles.graph.graph import Graph
+from query2particles.methods.registry import METHODS, Model, make
 from query2particles.query.algebra import SHAPES
 from query2particles.query.rewrite import Unions
 
-__all__ = ["PRESETS", "Config", "Training", "build", "configured", "extended", "preset"]
+__all__ = ["Config", "Training", "answered_by", "build", "configured", "extended"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,12 @@ class Training:
     """Weight decay of the tables, times the rate; operators do not decay."""
     clip: float = 1.0
     """The largest norm of a gradient."""
+    loss: Literal["softmax", "margin"] = "softmax"
+    """Cross-entropy, or that of the papers which measure distances: scores above 0 for answers, below for others."""
+    negatives: int = 0
+    """How many random entities the answers of an update are set against; 0: all entities."""
+    subsampling: bool = False
+    """Whether a query with a answers counts 1 / √a."""
     smoothing: float = 0.5
     """Label smoothing, uniform over all entities."""
     exclusion: float = 1.0
@@ -86,7 +93,8 @@ class Config:
 
     method: str = "q2p"
     preset: str = "default"
-    model: q2p.Settings = field(default_factory=q2p.Settings)
+    model: Any = field(default_factory=METHODS["q2p"].settings)
+    """The settings of the method: those of its own class."""
     training: Training = field(default_factory=Training)
 
     def as_json(self) -> dict[str, Any]:
@@ -95,9 +103,11 @@ class Config:
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> Config:
         """What `as_json` gave; settings that are not there take their defaults."""
+        method = _checked("method", document.get("method", "q2p"), Literal[*METHODS])
         start = Config(
-            method=_checked("method", document.get("method", "q2p"), Literal[*PRESETS]),
+            method=method,
             preset=_checked("preset", document.get("preset", "default"), str),
+            model=METHODS[method].settings(),
         )
         return _changed(start, {**document.get("model", {}), **document.get("training", {})})
 
@@ -115,64 +125,6 @@ class Config:
 
 _FOLDERS = ("workload", "validation")
 """The settings that name folders of queries."""
-
-_AS_RELEASED = Training(
-    rate=1e-3,
-    schedule="constant",
-    warm_up=1000,
-    decay=0.0,
-    smoothing=0.5,
-    exclusion=0.0,
-    edge_share=0.0,
-    mix={
-        **{"1p": 3.0, "2p": 1.5, "3p": 1.5, "2i": 1.0, "3i": 1.0},
-        **{"2in": 0.1, "3in": 0.1, "inp": 0.1, "pin": 0.1, "pni": 0.1},
-    },
-)
-
-PRESETS: Mapping[str, Mapping[str, Config]] = MappingProxyType(
-    {
-        "q2p": {
-            "default": Config(),
-            "small": Config(
-                preset="small",
-                model=replace(
-                    q2p.PRESETS["default"],
-                    dimension=64,
-                    dropout=0.0,
-                    attention="separate",
-                    residual=True,
-                    projection="attention",
-                ),
-                training=Training(
-                    batch=512,
-                    updates=1500,
-                    rate=1e-2,
-                    warm_up=100,
-                    decay=0.0,
-                    smoothing=0.0,
-                    validate_every=150,
-                    validation_queries=100,
-                ),
-            ),
-            "paper": Config(preset="paper", model=q2p.PRESETS["paper"], training=_AS_RELEASED),
-            "released": Config(
-                preset="released",
-                model=q2p.PRESETS["released"],
-                training=replace(_AS_RELEASED, union_share=1 / 3, inverted_complements=True, unions="dnf"),
-            ),
-        }
-    }
-)
-"""For each method, configurations to start from."""
-
-
-def preset(method: str = "q2p", name: str = "default") -> Config:
-    if method not in PRESETS:
-        raise UsageError(f"there is no method {clipped(repr(method))}; there are {', '.join(PRESETS)}")
-    if name not in PRESETS[method]:
-        raise UsageError(f"{method} has no preset {clipped(repr(name))}; it has {', '.join(PRESETS[method])}")
-    return PRESETS[method][name]
 
 
 def configured(start: Config, file: Path | None = None, settings: Sequence[str] = ()) -> Config:
@@ -221,9 +173,23 @@ def extended(config: Config, settings: Sequence[str]) -> Config:
     return changed.with_absolute_paths()
 
 
-def build(config: Config, entities: int, relations: int) -> q2p.Q2P:
-    """The untrained model for a graph of so many entities and directed relations."""
-    return q2p.Q2P(entities, relations, config.model)
+def answered_by(config: Config, method: str, settings: Sequence[str] = ()) -> Config:
+    """The configuration of a method that answers with what one of `config` has trained: itself, or one on top of it."""
+    if method == config.method:
+        return configured(config, None, settings)
+    own = METHODS[_checked("method", method, Literal[*METHODS])]
+    learned = {field.name: getattr(config.model, field.name) for field in fields(config.model)}
+    if not issubclass(type(own.settings()), type(config.model)):
+        raise UsageError(f"{method} cannot answer with what {config.method} has learned; train one: --method {method}")
+    training = replace(config.training, unions=own.unions[0])
+    return configured(
+        replace(config, method=method, model=replace(own.settings(), **learned), training=training), None, settings
+    )
+
+
+def build(config: Config, graph: Graph) -> Model:
+    """The untrained model for a graph."""
+    return make(config.method, graph.at("test" if config.training.all_edges else "train"), config.model)
 
 
 def _changed(start: Config, changes: Mapping[str, Any], where: str = "") -> Config:
@@ -236,9 +202,24 @@ def _changed(start: Config, changes: Mapping[str, Any], where: str = "") -> Conf
             advice = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(known))}"
             raise UsageError(f"{where}there is no setting {clipped(repr(key))}{advice}")
         found[known[key]][key] = _checked(f"{where}{key}", value, parts[known[key]][key])
-    return replace(
+    config = replace(
         start, model=replace(start.model, **found["model"]), training=replace(start.training, **found["training"])
     )
+    if changes:
+        _check_operators(config)
+    return config
+
+
+def _check_operators(config: Config) -> None:
+    """Refuse to train or validate what the method cannot answer."""
+    entry, training = METHODS[config.method], config.training
+    if training.unions not in entry.unions:
+        raise UsageError(
+            f"{config.method} cannot answer unions as {training.unions}, but as {' or '.join(entry.unions)}"
+        )
+    for name, weight in training.mix.items():
+        if weight and (missing := lacking(entry.operators, SHAPES[name])):
+            raise UsageError(f"{config.method} has no {' and no '.join(missing)}: leave {name} out of mix")
 
 
 def _checked(key: str, value: Any, wanted: Any) -> Any:
@@ -300,6 +281,9 @@ _RANGES: dict[str, tuple[float, float]] = {
     "dimension": (1, 100_000),
     "particles": (1, 1_000),
     "passes": (1, 100),
+    "beam": (1, math.inf),
+    "threshold": (-math.inf, math.inf),
+    **dict.fromkeys(("block", "hidden", "layers", "triples", "depth", "width"), (1, 100_000)),
     "dropout": (0, 0.99),
     "batch": (1, math.inf),
     "rate": (0, 1e30),  # beyond, float32 has no such step

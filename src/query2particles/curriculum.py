@@ -53,9 +53,11 @@ def training_stream(
         if training.all_edges:
             raise UsageError("a workload's answers follow from the training edges: leave out workload or all_edges")
         batch, labels = stored_queries(graph, Path(training.workload), "train")
-        return FixedStream({shape: (ids, labels[shape].hard) for shape, ids in batch.items()}, parts, generator)
+        workload = {shape: (ids, labels[shape].hard) for shape, ids in batch.items()}
+        return FixedStream(workload, parts, generator, subsampling=training.subsampling)
     edges = graph.at("test" if training.all_edges else "train")
-    return Stream(DeviceEdges.of(edges, generator.device), parts, generator, cap=training.cap)
+    on_device = DeviceEdges.of(edges, generator.device)
+    return Stream(on_device, parts, generator, cap=training.cap, subsampling=training.subsampling)
 
 
 def rate_at(update: int, training: Training) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 
 from query2particles.answer import Answered, Ranked, ask, predict
 from query2particles.calibration import CALIBRATION, RELIABILITY
-from query2particles.config import configured, preset
+from query2particles.config import configured
 from query2particles.engine.exact import Batch, exact_answers_of
 from query2particles.engine.method import Method
 from query2particles.evaluate import Evaluation, evaluate
@@ -21,6 +21,7 @@ from query2particles.graph.folders import ATLAS
 from query2particles.graph.graph import Graph
 from query2particles.methods.baselines import FrequentTails, RelaxAndCount
 from query2particles.plot import plot_training
+from query2particles.presets import preset
 from query2particles.query.algebra import Query, ground, nickname
 from query2particles.query.names import Lexicon
 from query2particles.query.rewrite import Unions

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.exact import Batch
-from query2particles.engine.method import Method
+from query2particles.engine.method import Method, lacking
 from query2particles.engine.ranks import Ranks, ranks, rows_at_once, scoring
 from query2particles.errors import UsageError
 from query2particles.graph.edges import Ints
@@ -73,11 +73,16 @@ def evaluate(
     chunk: int | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> Evaluation:
-    """Rank the hard answers of every query, `chunk` queries at a time or as many as memory allows."""
+    """Rank the hard answers of every query, `chunk` queries at a time or as many as memory allows.
+
+    Shapes with operators that the method lacks are left out.
+    """
+    disjuncts = {shape: Disjuncts.of(shape, unions) for shape in batch}
     with scoring(method):
         found = {
-            nickname(shape): _ranked(method, Disjuncts.of(shape, unions), ids, labels[shape], chunk, progress)
+            nickname(shape): _ranked(method, disjuncts[shape], ids, labels[shape], chunk, progress)
             for shape, ids in batch.items()
+            if not lacking(method.operators, *disjuncts[shape].shapes)
         }
     return Evaluation({name: found[name] for name in dict.fromkeys([*SHAPES, *found]) if name in found})
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from query2particles.graph.edges import Edges, Ints
 from query2particles.query.algebra import Query
 from query2particles.query.rewrite import Unions
 
-__all__ = ["Candidates", "Ranking", "rank", "score_all"]
+__all__ = ["Candidates", "Ranking", "Scored", "rank", "score_all"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -55,7 +55,9 @@ class Ranking:
     contexts: Contexts
     best: Ints  # (n, k) entities that are open
     best_scores: Floats  # (n, k), −∞ where there are fewer
-    particles: Tensor | None  # (n, w, d)
+    factors: (
+        tuple[Tensor, Tensor] | None
+    )  # the particles (n, w, d) and the table (entities, d) of scores, if they are products
 
     def best_open(self, row: int, k: int) -> Candidates:
         """The best of those that may be answers or not; `k` is at most what was asked for."""
@@ -75,17 +77,17 @@ class Ranking:
         order = np.argsort(-scores, kind="stable")[:k]
         return Candidates(entities[order], scores[order])
 
-    def particles_of(self, method: Method[Any], entities: Ints) -> Ints | None:
+    def particles_of(self, entities: Ints) -> Ints | None:
         """Which particle has the best inner product with each of entities (n, k): the first of those that tie."""
-        if self.particles is None or not isinstance(method, Factored):
+        if self.factors is None:
             return None
-        _, table, _ = method.factors(self.particles)
+        particles, table = self.factors
         places = torch.as_tensor(entities, dtype=torch.int64, device=table.device)
         together = max(1, _CHOSEN_NUMBERS // max(1, places.shape[1] * table.shape[1]))
         found = np.empty(entities.shape, dtype=np.int64)
         for start in range(0, len(places), together):
             rows = slice(start, start + together)
-            products = (self.particles[rows] @ table[places[rows]].transpose(1, 2)).cpu().numpy()  # (rows, w, k)
+            products = (particles[rows] @ table[places[rows]].transpose(1, 2)).cpu().numpy()  # (rows, w, k)
             # Where particles all but coincide, rounding must not decide: it differs from batch to batch.
             best = products.max(1, keepdims=True)
             found[rows] = (products >= best - _TIE * (1 + np.abs(best))).argmax(1)
@@ -100,7 +102,7 @@ def rank(method: Method[Any], edges: Edges, batch: Batch, k: int, *, unions: Uni
     known = exact_answers(edges, batch, workers=1)
     refuted = refuted_answers(edges, batch, workers=1)
     scored = score_all(method, batch, edges.entities, unions)
-    open_to = {shape: masked(scores, union([known[shape], refuted[shape]])) for shape, (scores, _) in scored.items()}
+    open_to = {shape: masked(one.scores, union([known[shape], refuted[shape]])) for shape, one in scored.items()}
     entities, values = best_of([(0, torch.cat(list(open_to.values())))], k)
     sizes = list(map(len, open_to.values()))
     best = np.split(entities.cpu().numpy(), np.cumsum(sizes[:-1]))
@@ -109,20 +111,25 @@ def rank(method: Method[Any], edges: Edges, batch: Batch, k: int, *, unions: Uni
         shape: Ranking(
             known[shape],
             refuted[shape],
-            scores,
-            Contexts.of(scores, open_to[shape], known[shape]),
+            one.scores,
+            Contexts.of(one.scores, open_to[shape], known[shape]),
             best[number],
             best_scores[number],
-            particles,
+            one.factors,
         )
-        for number, (shape, (scores, particles)) in enumerate(scored.items())
+        for number, (shape, one) in enumerate(scored.items())
     }
 
 
-def score_all(
-    method: Method[Any], batch: Batch, entities: int, unions: Unions = "native"
-) -> dict[Query, tuple[Tensor, Tensor | None]]:
-    """The scores (n, entities) of the queries of each shape, and their particles (n, w, d) if the method has some."""
+class Scored(NamedTuple):
+    """The queries of one shape."""
+
+    scores: Tensor  # (n, entities)
+    factors: tuple[Tensor, Tensor] | None  # particles (n, w, d) and table (entities, d), if they are products
+
+
+def score_all(method: Method[Any], batch: Batch, entities: int, unions: Unions = "native") -> dict[Query, Scored]:
+    """How a method scores the queries of each shape."""
     parts = [(shape, part) for shape in batch for part in Disjuncts.of(shape, unions).shapes]
     plan = compile_shapes(tuple(part for _, part in parts), method.kind)
     ids = {shape: ids_for(method, rows) for shape, rows in batch.items()}
@@ -136,15 +143,16 @@ def score_all(
         sizes = [len(batch[parts[number][0]]) for number in numbers]
         scores.update(zip(numbers, torch.split(all_scores(method, stacked, entities), sizes), strict=True))
     disjoin = getattr(method, "disjoin", None)
-    found: dict[Query, tuple[Tensor, Tensor | None]] = {}
+    found: dict[Query, Scored] = {}
     for shape in batch:
         own = [number for number, (of, _) in enumerate(parts) if of == shape]
         branches = [scores[number] for number in own]
         if disjoin is not None and len(own) > 1:
-            found[shape] = torch.as_tensor(disjoin(branches)), None
+            found[shape] = Scored(torch.as_tensor(disjoin(branches)), None)
             continue
-        particles = None
+        factors = None
         if isinstance(method, Factored):
-            particles = torch.cat([method.factors(states[number])[0] for number in own], 1)
-        found[shape] = reduce(torch.maximum, branches), particles
+            particles, tables, _ = zip(*(method.factors(states[number]) for number in own), strict=True)
+            factors = torch.cat(particles, 1), tables[0]
+        found[shape] = Scored(reduce(torch.maximum, branches), factors)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from query2particles.experiments.published import FIGURE_OF, columns_of, figures
 from query2particles.experiments.recipes import experiments
 from query2particles.files import new_file
 
-__all__ = ["results_page", "speed_page", "write_report"]
+__all__ = ["method_times", "results_page", "speed_page", "time_tables", "write_report"]
 
 _HEADINGS = {
     "exact": "Exact answers",
@@ -24,6 +25,8 @@ _HEADINGS = {
     "evaluate-cpu": "Evaluation on a CPU",
     "answer-cuda": "Answers on a GPU",
     "answer-cpu": "Answers on a CPU",
+    "answer-methods-cuda": "Answers of all methods on a GPU",
+    "answer-methods-cpu": "Answers of all methods on a CPU",
     "serve": "The server under load",
     "soak": "The server in the long run",
 }
@@ -40,6 +43,8 @@ _WORDS = {
     "that sorts all entities for each query (`q2p bench evaluate`).",
     "answer": "From the ids of a query to its ten best answers, one query at a time and many together "
     "(`q2p bench answer`).",
+    "answer-methods": "From the ids of a query to its ten best answers, by method and shape; empty where a method lacks "
+    "an operator (`q2p bench answer --all-methods`).",
     "serve": "A server of a model of FB15k-237's size and 32 connections that ask in turn, on the same cores, with "
     "micro-batching and without it in one run (`q2p bench serve`).",
     "soak": "The same with good, bad and huge requests side by side: what is answered, what is lost, what memory does "
@@ -84,9 +89,45 @@ def speed_page(results: Path) -> str:
             measured = f"{result['about']}; {result['machine']}; version {result['version']}, seed {result['seed']}."
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path} is no result of `q2p bench` ({error!r}); measure again") from error
-        words = _WORDS[name.partition("-")[0]]
+        words = _WORDS[name.removesuffix("-cpu").removesuffix("-cuda")]
         lines += ["", f"## {_HEADINGS[name]}", "", words, "", measured, "", *table]
+        if path.with_suffix(".png").is_file():
+            lines += ["", f"![{_HEADINGS[name]}](../benchmarks/results/{path.stem}.png)"]
     return "\n".join(lines) + "\n"
+
+
+def method_times(figures: Mapping[str, float]) -> dict[int, dict[str, dict[str, float]]]:
+    """Milliseconds by batch size, method and shape, from figures such as `q2p 2i batch 128 ms`."""
+    times: dict[int, dict[str, dict[str, float]]] = {}
+    for name, value in figures.items():
+        if found := re.fullmatch(r"(\S+) (\S+) batch (\d+) ms", name):
+            method, shape, size = found.groups()
+            times.setdefault(int(size), {}).setdefault(method, {})[shape] = value
+    return times
+
+
+def time_tables(result: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+    """The result of `q2p bench answer --all-methods` as tables, of times and of ratios: title, columns, rows."""
+    rows = {f"ms a query, batch {size}": times for size, times in method_times(result["figures"]).items()}
+    ratios = rows.setdefault(result["compares"], {})
+    for name, value in result["ratios"].items():
+        shape, _, size = name.partition(" ")
+        ratios.setdefault(size, {})[shape] = value
+    return [(title, *_grid(values)) for title, values in rows.items()]
+
+
+def _grid(rows: Mapping[str, Mapping[str, float]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Columns by name, and cells of three digits; nothing where there is no value."""
+    columns = tuple(dict.fromkeys(column for values in rows.values() for column in values))
+
+    def cell(value: float) -> str:
+        return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+    cells = [
+        (name, *(cell(values[column]) if column in values else "" for column in columns))
+        for name, values in rows.items()
+    ]
+    return ("", *columns), cells
 
 
 def _bench_table(result: Mapping[str, Any]) -> list[str]:
@@ -97,6 +138,9 @@ def _bench_table(result: Mapping[str, Any]) -> list[str]:
             for name, ratio in ratios.items()
         ]
         return _table(("shape", "engine, queries/s", "plain, queries/s", "times as fast"), rows)
+    if method_times(figures):
+        tables = [[f"{title[0].upper()}{title[1:]}:", "", *_table(*cells)] for title, *cells in time_tables(result)]
+        return [line for table in tables for line in (*table, "")][:-1]
     table = _table(("figure", "value"), list(figures.items()))
     if ratios:
         table += ["", *_table((result["compares"], "ratio"), list(ratios.items()))]

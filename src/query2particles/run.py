@@ -17,7 +17,7 @@ import errno
 import fcntl
 import io
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,12 @@ import torch
 
 from query2particles import __version__
 from query2particles.checkpoint import Checkpoint, State, quoted, unwritten
-from query2particles.config import Config, build
+from query2particles.config import Config, answered_by, build
 from query2particles.errors import GraphError, RunError, UsageError
 from query2particles.files import check_replaceable, new_file, write_json
 from query2particles.graph.folders import ATLAS, open_graph
 from query2particles.graph.graph import Graph
-from query2particles.methods.q2p import Q2P
+from query2particles.methods.registry import Model, trainee_of
 
 __all__ = ["CALIBRATION", "RELIABILITY", "Run", "Trace", "is_run_folder"]
 
@@ -110,6 +110,10 @@ class Run:
         run._write_config()
         return run
 
+    def answered_by(self, method: str, settings: Sequence[str] = ()) -> Run:
+        """The same weights under a method that answers on top of this run's, or other settings; nothing is written."""
+        return replace(self, config=answered_by(self.config, method, settings))
+
     def graph(self, folder: str | None = None) -> Graph:
         """The graph that the run was trained on, from where it was or from another folder."""
         try:
@@ -144,12 +148,12 @@ class Run:
                 "train anew, into another folder"
             )
 
-    def model(self, graph: Graph, device: torch.device | str = "cpu") -> Q2P:
+    def model(self, graph: Graph, device: torch.device | str = "cpu") -> Model:
         """The trained model, ready to answer: the best weights."""
         self.check(graph)
         with torch.random.fork_rng([]):  # the weights that it starts with are drawn in vain
-            model = build(self.config, len(graph.entities), graph.at("train").relations)
-        self._best.load_weights(model)
+            model = build(self.config, graph)
+        self._best.load_weights(trainee_of(model))
         return model.eval().to(device)
 
     def saved(self) -> tuple[str, State] | None:

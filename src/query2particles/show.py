@@ -38,6 +38,7 @@ __all__ = [
     "print_json",
     "print_result",
     "print_table",
+    "print_times",
     "print_trained",
     "progress_bar",
     "progress_bytes",
@@ -313,6 +314,15 @@ def print_bench(result: Bench) -> None:
     if result.ratios:
         rows = [(name, f"{value:.1f} ×") for name, value in result.ratios.items()]
         print_table(result.compares.capitalize(), ("what", "ratio"), rows, right=(1,))
+
+
+def print_times(result: Bench) -> None:
+    """What every method takes for a query of each shape, and how two of them compare."""
+    from query2particles.report import time_tables
+
+    say(f"bench {result.bench}: {result.about}\n{result.machine}")
+    for title, columns, rows in time_tables(result.as_json()):
+        print_table(title, columns, rows, right=range(1, len(columns)))
 
 
 _GROUPS = {"epfo": "EPFO", "negation": "negation", "all": "all"}

@@ -23,11 +23,12 @@ from query2particles.config import Config, Training, build
 from query2particles.curriculum import doubts, rate_at, training_parts, training_stream
 from query2particles.endings import diverged, out_of_memory, stop_signals
 from query2particles.engine.exact import Batch
+from query2particles.engine.loss import Objective
 from query2particles.engine.update import Update
 from query2particles.errors import WorkloadError
 from query2particles.evaluate import evaluate
 from query2particles.graph.graph import Graph
-from query2particles.methods.q2p import Q2P
+from query2particles.methods.registry import Model, trainee_of
 from query2particles.query.algebra import SHAPES, Query
 from query2particles.run import Run
 from query2particles.workload.labels import Labels
@@ -107,7 +108,7 @@ def train(
             gc.collect()
             torch.cuda.reset_peak_memory_stats(device)
         prepared = prepare(run.config, graph, device)
-        model, optimiser, generator, update = prepared.model, prepared.optimiser, prepared.generator, prepared.update
+        model, optimiser, generator, update = prepared.trained, prepared.optimiser, prepared.generator, prepared.update
         state = run.restore(model, optimiser, generator)
         if not state.finished(training):
             if validation is None and not training.all_edges:
@@ -136,7 +137,7 @@ def train(
                 if validates:
                     if validation is not None:
                         with in_validation():
-                            found = evaluate(model, *validation, unions=training.unions).percentages(4)
+                            found = evaluate(prepared.model, *validation, unions=training.unions).percentages(4)
                         better = state.note(found)
                         trace.write(update=state.update, validation=found, best=better, **_spent(begin, device))
                     else:
@@ -160,7 +161,9 @@ def train(
 class Prepared:
     """What training moves: a new model, its optimiser, and the update that draws a batch of `parts` and steps."""
 
-    model: Q2P
+    model: Model
+    """What is validated; `trained` is what of it is trained and saved."""
+    trained: Model
     optimiser: torch.optim.AdamW
     generator: torch.Generator
     parts: Sequence[Part]
@@ -170,14 +173,25 @@ class Prepared:
 def prepare(config: Config, graph: Graph, device: torch.device) -> Prepared:
     """All that the first update needs; the model draws its first weights from torch's own generator."""
     training = config.training
-    model = build(config, len(graph.entities), graph.at("train").relations).to(device)
-    optimiser = _optimiser(model, training, device)
+    model = build(config, graph).to(device)
+    trained = trainee_of(model)
+    optimiser = _optimiser(trained, training, device)
     generator = torch.Generator(device).manual_seed(training.seed)
     parts, terms = training_parts(training)
     stream = training_stream(graph, training, parts, generator)
     shapes = [part.shape for part in parts]
-    update = Update(model, optimiser, stream, shapes, terms, clip=training.clip, generator=generator)
-    return Prepared(model, optimiser, generator, parts, update)
+    update = Update(
+        trained,
+        optimiser,
+        stream,
+        shapes,
+        terms,
+        objective=Objective(training.loss, training.negatives),
+        entities=len(graph.entities),
+        clip=training.clip,
+        generator=generator,
+    )
+    return Prepared(model, trained, optimiser, generator, parts, update)
 
 
 def validation_set(graph: Graph, training: Training) -> tuple[Batch, Mapping[Query, Labels]] | None:

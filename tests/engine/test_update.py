@@ -87,7 +87,17 @@ def model_of(preset: str = "default", dimension: int = 8) -> Q2P:
 def update_of(method: Any, optimiser: torch.optim.Optimizer, stream: Any, clip: float = 1.0) -> Update:
     shapes, terms = zip(*SHAPES_AND_TERMS, strict=True)
     generator = torch.Generator(next(method.parameters()).device)
-    return Update(method, optimiser, stream, shapes, terms, clip=clip, generator=generator)
+    return Update(
+        method,
+        optimiser,
+        stream,
+        shapes,
+        terms,
+        objective=objective,
+        entities=ENTITIES,
+        clip=clip,
+        generator=generator,
+    )
 
 
 def literal_loss(method: Q2P, drawn: Sequence[Drawn]) -> Tensor:

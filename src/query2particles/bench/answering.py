@@ -1,31 +1,77 @@
-"""`q2p bench answer`: one query at a time, from ids to its ten best answers, and many together."""
+"""`q2p bench answer`: from the ids of queries to their ten best answers, one query at a time and many together.
+
+For one method in detail; or, with --all-methods, for every method, which is the paper's figure of inference times.
+"""
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from query2particles.bench.models import Subject, in_words, median_seconds
+from query2particles.bench.data import bench_data, bench_graph
+from query2particles.bench.models import Subject, in_words, median_seconds, untrained
 from query2particles.bench.record import Bench, Say
-from query2particles.engine.execute import execute
+from query2particles.config import configured
+from query2particles.engine.disjuncts import Disjuncts
+from query2particles.engine.exact import Batch
+from query2particles.engine.method import lacking
 from query2particles.engine.plan import compile_shapes
-from query2particles.engine.ranks import ids_for, rows_at_once, scoring, top_k
+from query2particles.engine.ranks import best_of, rows_at_once, scoring
 from query2particles.graph.edges import Ints
-from query2particles.methods.q2p import Q2P
+from query2particles.graph.graph import Graph
+from query2particles.methods.registry import METHODS, Model
+from query2particles.presets import preset
 from query2particles.provenance import machine
-from query2particles.query.algebra import Query, nickname
+from query2particles.query.algebra import SHAPES, Project, Query, nickname
+from query2particles.query.rewrite import Unions
+from query2particles.workload.benchmark import read_set
 
-__all__ = ["bench_answer", "best_answers"]
+__all__ = ["Calls", "bench_answer", "bench_answer_methods", "best_answers"]
 
 _COUNT = {"cpu": 100, "cuda": 500}
 """Queries of each shape."""
 
 _WARM_UP = 5
 _BEST = 10
+
+_SIZES = (1, 128)
+"""How many queries of a shape are answered together where methods are compared."""
+
+_OF_METHODS = 256
+"""Queries of each shape there: calls go round them."""
+
+
+@dataclass(frozen=True)
+class Calls:
+    """How often something is done to time it: some calls that do not count, then as many as begin in the seconds."""
+
+    uncounted: int
+    most: int
+    seconds: float
+
+    def median_seconds(self, work: Callable[[Ints], object], ids: Ints, size: int) -> float:
+        """Of `work` on `size` rows of ids, which is done when it returns; every call has the next ones."""
+        taken: list[float] = []
+        for number in range(self.uncounted + self.most):
+            rows = ids[np.arange(number * size, (number + 1) * size) % len(ids)]
+            started = time.perf_counter()
+            work(rows)
+            if number >= self.uncounted:
+                taken.append(time.perf_counter() - started)
+            if sum(taken) >= self.seconds:
+                break
+        return statistics.median(taken)
+
+
+_CALLS = {"cpu": Calls(uncounted=0, most=20, seconds=2.0), "cuda": Calls(uncounted=3, most=20, seconds=0.5)}
+"""On a GPU the first calls compile; on a CPU a first call is like any other, or one of many for the median."""
 
 
 def bench_answer(
@@ -73,12 +119,77 @@ def bench_answer(
     return result
 
 
-def best_answers(model: Q2P, shape: Query, ids: Ints, entities: int) -> list[list[int]]:
+def bench_answer_methods(
+    data: Path | None,
+    device: torch.device | str = "cpu",
+    *,
+    count: int | None = None,
+    settings: Sequence[str] = (),
+    calls: Calls | None = None,
+    say: Say = print,
+) -> Bench:
+    """The time a query takes, for every method in its default preset and every shape that it can answer, on FB15k."""
+    where = torch.device(device)
+    calls = calls or _CALLS[where.type]
+    configs = {name: configured(preset(name), None, settings) for name in METHODS}
+    graph, batch = _queries(data, count or _OF_METHODS, say)
+    entities = len(graph.entities)
+    result = Bench(
+        "answer-methods",
+        machine(where.type),
+        f"{where.type}, {graph.name}, {entities:,} entities, test queries of {len(batch)} shapes, every method in its "
+        f"{in_words(settings)}, untrained, as weights do not matter for speed; from ids to the best {_BEST}; "
+        f"medians of {calls.most} calls, or of those that begin within {calls.seconds:g} s",
+        compares="cqd-beam takes so many times as long as q2p where there are two hops or more",
+    )
+    for number, (method, config) in enumerate(configs.items(), start=1):
+        say(f"{method}, {number} of {len(configs)}")
+        model, unions = untrained(config, graph, where), config.training.unions
+        for shape, ids in batch.items():
+            if lacking(model.operators, *Disjuncts.of(shape, unions).shapes):
+                continue
+            answer = partial(best_answers, model, shape, entities=entities, unions=unions)
+            for size in _SIZES:
+                seconds = calls.median_seconds(answer, ids, size)
+                result.figures[_name(method, shape, size)] = _significant(1000 * seconds / size)
+    for size in _SIZES:
+        for shape in filter(_many_hops, batch):
+            slow, fast = (result.figures[_name(method, shape, size)] for method in ("cqd-beam", "q2p"))
+            result.ratios[f"{nickname(shape)} batch {size}"] = _significant(slow / fast)
+    return result
+
+
+def best_answers(model: Model, shape: Query, ids: Ints, entities: int, unions: Unions = "native") -> list[list[int]]:
     """The ten best entities for each row of ids, as numbers: all work is done when they are there."""
     with scoring(model):
-        (state,) = execute(compile_shapes((shape,), model.kind), model, [ids_for(model, ids)])
-        best: list[list[int]] = top_k(model, state, _BEST, entities=entities)[0].tolist()
+        scores = Disjuncts.of(shape, unions).scores(model, ids, entities)
+        best: list[list[int]] = best_of([(0, scores)], _BEST)[0].tolist()
         return best
+
+
+def _queries(data: Path | None, count: int, say: Say) -> tuple[Graph, Batch]:
+    """FB15k with test queries of each shape, in the usual order; without data, atlas."""
+    if data is None:
+        graph, batch, _ = bench_data(None, count, say)
+    else:
+        graph = bench_graph(data, "FB15k", say)
+        batch = read_set(data / "FB15k" / "betae-resampled", "test", SHAPES)
+    return graph, {shape: batch[shape][:count] for shape in SHAPES.values() if len(batch[shape])}
+
+
+def _name(method: str, shape: Query, size: int) -> str:
+    """What a time is called among the figures; `report.method_times` reads it."""
+    return f"{method} {nickname(shape)} batch {size} ms"
+
+
+def _many_hops(shape: Query) -> bool:
+    """Whether a relation is followed from where another one led."""
+    return any(step.operator is Project and step.hop for step in compile_shapes((shape,)).steps)
+
+
+def _significant(value: float) -> float:
+    """With four digits, wherever the first one is."""
+    return float(f"{value:.4g}")
 
 
 def _note(result: Bench, name: str, milliseconds: Sequence[float]) -> None:

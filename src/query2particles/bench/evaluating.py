@@ -23,7 +23,7 @@ from query2particles.engine.plan import compile_shapes
 from query2particles.engine.ranks import ids_for, scoring
 from query2particles.evaluate import evaluate
 from query2particles.graph.edges import Ints
-from query2particles.methods.q2p import Q2P
+from query2particles.methods.registry import Model
 from query2particles.provenance import machine
 from query2particles.query.algebra import Query, nickname
 from query2particles.workload.labels import Labels, label
@@ -81,7 +81,7 @@ def bench_evaluate(
 
 
 def _one_at_a_time(
-    model: Q2P, alone: Batch, labels: Mapping[Query, Labels], batch: Batch, device: torch.device
+    model: Model, alone: Batch, labels: Mapping[Query, Labels], batch: Batch, device: torch.device
 ) -> dict[str, float]:
     """For each way, the seconds that the whole batch would take it: of every shape as many times as it has queries."""
     ways: dict[str, Callable[[Query, Ints], float]] = {
@@ -102,12 +102,12 @@ def _one_at_a_time(
     return totals
 
 
-def _own_mrr(model: Q2P, shape: Query, ids: Ints, labels: Mapping[Query, Labels]) -> float:
+def _own_mrr(model: Model, shape: Query, ids: Ints, labels: Mapping[Query, Labels]) -> float:
     (found,) = evaluate(model, {shape: ids}, labels, chunk=1).shapes.values()
     return found.means["mrr"]
 
 
-def plain_mrr(model: Q2P, shape: Query, ids: Ints, labels: Labels) -> float:
+def plain_mrr(model: Model, shape: Query, ids: Ints, labels: Labels) -> float:
     """The filtered MRR of queries that have hard answers: one query at a time, by sorting all entities."""
     plan = compile_shapes((shape,), model.kind)
     reciprocal: list[float] = []

@@ -12,12 +12,13 @@ import torch
 
 from query2particles.bench.data import bench_data
 from query2particles.bench.record import Say
-from query2particles.config import build, configured, preset
+from query2particles.config import Config, build, configured
 from query2particles.engine.exact import Batch
 from query2particles.graph.graph import Graph
-from query2particles.methods.q2p import Q2P
+from query2particles.methods.registry import Model
+from query2particles.presets import preset
 
-__all__ = ["Subject", "finish", "in_words", "median_seconds", "seconds_of"]
+__all__ = ["Subject", "finish", "in_words", "median_seconds", "seconds_of", "untrained"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Subject:
     device: torch.device
     graph: Graph
     batch: Batch
-    model: Q2P
+    model: Model
 
     @staticmethod
     def of(
@@ -44,15 +45,18 @@ class Subject:
         """With `count` queries of each shape; without it, as many as are `usual` on such a device (None: all)."""
         where = torch.device(device)
         graph, batch, _ = bench_data(data, count or usual[where.type], say, name=name, queries=queries)
-        config = configured(preset(), None, settings)
-        with torch.random.fork_rng([]):
-            torch.manual_seed(config.training.seed)
-            model = build(config, len(graph.entities), graph.at("train").relations).eval().to(where)
-        return Subject(where, graph, batch, model)
+        return Subject(where, graph, batch, untrained(configured(preset(), None, settings), graph, where))
 
     @property
     def queries(self) -> int:
         return sum(map(len, self.batch.values()))
+
+
+def untrained(config: Config, graph: Graph, device: torch.device) -> Model:
+    """The model with its first weights."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(config.training.seed)
+        return build(config, graph).eval().to(device)
 
 
 def in_words(settings: Sequence[str]) -> str:

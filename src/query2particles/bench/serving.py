@@ -24,11 +24,12 @@ from query2particles.bench.models import in_words
 from query2particles.bench.record import Bench, Say
 from query2particles.calibration import Calibration, Curve, save_calibration
 from query2particles.checkpoint import State
-from query2particles.config import build, configured, preset
+from query2particles.config import build, configured
 from query2particles.errors import UsageError
 from query2particles.graph.folders import open_graph
 from query2particles.graph.graph import Graph, Split
 from query2particles.graph.vocabulary import Vocabulary
+from query2particles.presets import preset
 from query2particles.provenance import machine
 from query2particles.query.algebra import ground
 from query2particles.query.names import Lexicon
@@ -181,7 +182,7 @@ def _subject(
         run = Run.create(Path(folder) / "run", config, graph, str(place))
         with torch.random.fork_rng([]):
             torch.manual_seed(config.training.seed)
-            model = build(config, len(graph.entities), graph.at("train").relations).eval()
+            model = build(config, graph).eval()
         run.save_best(model, State())
         save_calibration(run, Calibration({"all": _CURVE}))
         yield graph, run.folder, questions

@@ -20,12 +20,13 @@ import torch
 from query2particles.bench.data import bench_graph
 from query2particles.bench.models import finish, in_words, median_seconds, seconds_of
 from query2particles.bench.record import Bench, Say
-from query2particles.config import Config, configured, preset
+from query2particles.config import Config, configured
 from query2particles.engine.loss import DEPTH_TILE, ENTITY_TILE, rounded_up
 from query2particles.engine.plan import compile_shapes
 from query2particles.engine.update import POOLED
 from query2particles.graph.graph import Graph
 from query2particles.methods.q2p import Q2P
+from query2particles.presets import preset
 from query2particles.provenance import machine
 from query2particles.train import prepare
 from query2particles.workload.stream import Part

@@ -5,14 +5,26 @@ Everything heavy is imported inside the commands, so that `q2p --help` answers a
 
 # isort: off
 # Commands are listed in this order.
-from query2particles.cli import answers, shell, serving, queries, training, reasoning, evaluating, benches
+from query2particles.cli import answers, shell, serving, queries, training, reasoning, evaluating, methods, benches
 
 # isort: on
 from query2particles.cli.graphs import graph_app
 from query2particles.cli.queries import data_app
 from query2particles.cli.root import app, main
 
-__all__ = ["answers", "app", "benches", "evaluating", "main", "queries", "reasoning", "serving", "shell", "training"]
+__all__ = [
+    "answers",
+    "app",
+    "benches",
+    "evaluating",
+    "main",
+    "methods",
+    "queries",
+    "reasoning",
+    "serving",
+    "shell",
+    "training",
+]
 
 app.add_typer(graph_app, name="graph")
 app.add_typer(data_app, name="data")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,7 +37,7 @@ _COUNT = 5000
 
 Data = Annotated[
     Path | None,
-    typer.Option(envvar="Q2P_DATA", help="Folder of benchmark graphs: FB15k-237, NELL … Without it, bench uses atlas."),
+    typer.Option(envvar="Q2P_DATA", help="Folder of benchmark graphs: FB15k, NELL … Without it, bench uses atlas."),
 ]
 Device = Annotated[DeviceName, typer.Option(help="`auto`: the GPU where there is one.")]
 Settings = Annotated[
@@ -61,6 +62,9 @@ def bench(
         typer.Option(min=1, help="Of `bench serve`, each way, and of `bench soak`.", show_default="60, 600"),
     ] = None,
     settings: Settings = None,
+    all_methods: Annotated[
+        bool, typer.Option("--all-methods", help="Of `bench answer`: compare all methods, by shape.")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="A folder for bench-NAME.json, which `q2p report` reads."),
@@ -69,23 +73,41 @@ def bench(
 ) -> None:
     """Speed, as ratios in one run."""
     from query2particles.files import write_json
-    from query2particles.show import print_bench, print_json
+    from query2particles.show import print_bench, print_json, print_times
 
+    if all_methods and name is not BenchName.answer:
+        raise UsageError(f"only `q2p bench answer` compares all methods; leave out --all-methods for {name.value}")
     ending = ""
     if name in _ON_A_DEVICE:
         where = device_named(device)
-        result = _bench_of_a_model(name, data, where, count, settings or [])
+        result = _bench_of_a_model(name, data, where, count, settings or [], all_methods)
         ending = f"-{where}"
     elif name in _OF_A_SERVER:
         result = _bench_of_a_server(name, data, seconds, count, settings or [])
     else:
         result = _bench_without_a_model(name, data, count or _COUNT, triples)
     if out is not None:
-        write_json(out / f"bench-{name.value}{ending}.json", result.as_json())
+        target = out / f"bench-{result.bench}{ending}.json"
+        write_json(target, result.as_json())
+        if all_methods:
+            _draw_times(result, target.with_suffix(".png"))
     if json:
         print_json(result.as_json())
+    elif all_methods:
+        print_times(result)
     else:
         print_bench(result)
+
+
+def _draw_times(result: Bench, target: Path) -> None:
+    from query2particles.plot import plot_times
+    from query2particles.report import method_times
+    from query2particles.show import note
+
+    if find_spec("matplotlib") is None:
+        note("note: there is no matplotlib here, so no picture")
+        return
+    plot_times(method_times(result.figures), target, caption=f"{result.about}; {result.machine}")
 
 
 def _bench_without_a_model(name: BenchName, data: Path | None, count: int, triples: int) -> Bench:
@@ -101,14 +123,18 @@ def _bench_without_a_model(name: BenchName, data: Path | None, count: int, tripl
     return bench_sample(graph, count=count, cap=cap, shapes=list(SHAPES.values()), say=note)
 
 
-def _bench_of_a_model(name: BenchName, data: Path | None, device: str, count: int | None, settings: list[str]) -> Bench:
-    from query2particles.bench.answering import bench_answer
+def _bench_of_a_model(
+    name: BenchName, data: Path | None, device: str, count: int | None, settings: list[str], all_methods: bool
+) -> Bench:
+    from query2particles.bench.answering import bench_answer, bench_answer_methods
     from query2particles.bench.evaluating import bench_evaluate
     from query2particles.bench.training import bench_train
     from query2particles.show import note
 
     if name is BenchName.train:
         return bench_train(data, device, settings=settings, say=note)
+    if all_methods:
+        return bench_answer_methods(data, device, count=count, settings=settings, say=note)
     measure = bench_evaluate if name is BenchName.evaluate else bench_answer
     return measure(data, device, count=count, settings=settings, say=note)
 

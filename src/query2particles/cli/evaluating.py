@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -34,10 +34,7 @@ class EvaluatedSplit(StrEnum):
     test = "test"
 
 
-class EvaluatedMethod(StrEnum):
-    q2p = "q2p"
-    frequent_tails = "frequent-tails"
-    relax_and_count = "relax-and-count"
+_LEARN_NOTHING = ("frequent-tails", "relax-and-count")
 
 
 @app.command()
@@ -60,8 +57,15 @@ def evaluate(
         UnionsName | None, typer.Option(help="How unions are answered; by default as the run was validated.")
     ] = None,
     method: Annotated[
-        EvaluatedMethod, typer.Option(help="q2p, or one that learns nothing: frequent-tails, relax-and-count.")
-    ] = EvaluatedMethod.q2p,
+        str | None,
+        typer.Option(
+            help="What answers: by default what was trained; one on top of it, as `cqd-beam` is of `links`; or one "
+            "that learns nothing: frequent-tails, relax-and-count."
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting that changes how it answers.")
+    ] = None,
     graph: Annotated[str | None, typer.Option(help="The run's graph, where it is no longer where it was.")] = None,
     device: Device = DeviceName.auto,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="A result file to write.")] = None,
@@ -74,14 +78,14 @@ def evaluate(
     from query2particles.provenance import commit, machine
     from query2particles.show import note, print_json, print_result, progress_bar
 
-    tested = _tested(run, method, graph, unions, device)
+    tested = _tested(run, method, settings or (), graph, unions, device)
     batch, labels, name = _queries(tested, queries, split, shapes, limit, seed)
     with progress_bar("ranking", sum(map(len, batch.values()))) as progress:
         found = evaluate_method(tested.method, batch, labels, unions=tested.unions, progress=progress)
     document = result(
         [found],
-        name=f"{tested.graph.name}-{name.partition('/')[0]}-{method.value}".lower(),
-        method=method.value,
+        name=f"{tested.graph.name}-{name.partition('/')[0]}-{tested.name}".lower(),
+        method=tested.name,
         graph=tested.graph.name,
         queries=name,
         seeds=[tested.seed],
@@ -105,6 +109,7 @@ def evaluate(
 class _Tested:
     """What is evaluated, and what its result says about it."""
 
+    name: str
     graph: Graph
     graph_folder: str
     method: Method[Any]
@@ -117,7 +122,12 @@ class _Tested:
 
 
 def _tested(
-    source: str, method: EvaluatedMethod, graph: str | None, unions: UnionsName | None, device: DeviceName
+    source: str,
+    method: str | None,
+    settings: Sequence[str],
+    graph: str | None,
+    unions: UnionsName | None,
+    device: DeviceName,
 ) -> _Tested:
     """The trained model of a run folder, or a baseline on the graph of a run folder or on a graph itself."""
     from query2particles.graph.folders import open_graph
@@ -126,25 +136,29 @@ def _tested(
     from query2particles.show import note
 
     run = Run.open(Path(source)) if is_run_folder(Path(source)) else None
-    if method is not EvaluatedMethod.q2p:
+    if method in _LEARN_NOTHING:
+        if settings:
+            raise UsageError(f"{method} learns nothing and has no settings: leave out --set")
         opened = run.graph(graph) if run is not None else open_graph(source)
         folder = graph or (run.graph_folder if run is not None else source)
-        kind = baselines.FrequentTails if method is EvaluatedMethod.frequent_tails else baselines.RelaxAndCount
+        kind = baselines.FrequentTails if method == "frequent-tails" else baselines.RelaxAndCount
         how: Unions = (unions or UnionsName.native).value
-        return _Tested(opened, folder, kind(opened.at("train")), how, {"unions": how})
+        return _Tested(method, opened, folder, kind(opened.at("train")), how, {"unions": how})
     if run is None:
-        others = " or ".join(f"--method {name.value}" for name in EvaluatedMethod if name is not EvaluatedMethod.q2p)
+        others = " or ".join(f"--method {name}" for name in _LEARN_NOTHING)
         raise UsageError(
             f"{source} is no run folder: train one (q2p train GRAPH --out RUN) and evaluate that; "
             f"on a graph itself, only what learns nothing can be evaluated ({others})"
         )
     opened = run.graph(graph)
+    run = run.answered_by(method or run.config.method, settings)
     training = run.config.training
     how = unions.value if unions is not None else training.unions
     if training.all_edges:
         note(f"warning: {source} was trained on all facts, those that these queries ask for among them")
     where = device_named(device)
     return _Tested(
+        run.config.method,
         opened,
         graph or run.graph_folder,
         run.model(opened, where),

@@ -127,9 +127,7 @@ def export(
     if out.resolve().parent == run.resolve():
         raise UsageError(f"{run} holds the run's own files; name a file elsewhere")
     own = opened.graph(graph)
-    model = opened.model(own)
-    count = export_embeddings(own, model, out, chosen)
-    dimension = model.settings.dimension
+    count, dimension = export_embeddings(own, opened.model(own), out, chosen)
     if json:
         print_json({"run": str(run), "file": str(out), "format": chosen, "vectors": count, "dimension": dimension})
     else:

@@ -83,8 +83,8 @@ def train(
 ) -> None:
     """Train a model on a graph, or resume a training. Ctrl-C and SIGTERM save, and say how to go on."""
     from query2particles.config import configured
-    from query2particles.config import preset as preset_named
     from query2particles.graph.folders import open_graph
+    from query2particles.presets import preset as preset_named
     from query2particles.run import Run
     from query2particles.show import note, print_json, print_trained, progress_training
     from query2particles.train import train as train_run

@@ -1,7 +1,7 @@
 """Where an update takes its batch from: drawn for it, or, on CUDA, out of several that were drawn together.
 
-Drawing is many small steps, which take a GPU hardly longer for several batches than for one. So several are drawn at a time,
-and every update takes the next one out of the pool, without a word from the host.
+Drawing is many small steps, which take a GPU hardly longer for several batches than for one. So several are drawn at a
+time, and every update takes the next one out of the pool, without a word from the host.
 """
 
 from __future__ import annotations

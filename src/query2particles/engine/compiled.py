@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 __all__ = ["Compiled"]
+
+_OPERATORS = ("anchor", "project", "intersect", "complement")
 
 
 class Compiled:
@@ -20,23 +22,30 @@ class Compiled:
     def __init__(self, method: Any) -> None:
         torch.compiler.reset()  # what was compiled for earlier models counts against a limit
         self._method = method
-        self.anchor = _open_batch(method.anchor)
-        self.project = _open_batch(method.project)
-        self.intersect = _open_batch(method.intersect)
-        self.complement = _open_batch(method.complement)
+        for name in _OPERATORS:
+            if hasattr(method, name):
+                setattr(self, name, _open_batch(getattr(method, name)))
 
     def __getattr__(self, name: str) -> Any:
         """What is not compiled is the method's own."""
         return getattr(self._method, name)
 
 
-def _open_batch(operator: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _open_batch(operator: Callable[..., Any]) -> Callable[..., Any]:
     compiled = torch.compile(operator)
 
-    def call(operand: Tensor | Sequence[Tensor], *others: Tensor, **options: Any) -> Tensor:
-        for tensor in (*([operand] if isinstance(operand, Tensor) else operand), *others):
+    def call(*operands: Any, **options: Any) -> Any:
+        for tensor in _tensors(operands):
             torch._dynamo.maybe_mark_dynamic(tensor, 0)
-        result: Tensor = compiled(operand, *others, **options)
-        return result
+        return compiled(*operands, **options)
 
     return call
+
+
+def _tensors(operands: Any) -> Iterator[Tensor]:
+    """The tensors of states, which may be tuples of them, and of sequences of states."""
+    for operand in operands:
+        if isinstance(operand, Tensor):
+            yield operand
+        elif operand is not None:
+            yield from _tensors(operand)

@@ -7,14 +7,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from query2particles.engine.method import Method
+from query2particles.engine.method import Method, lacking
 from query2particles.engine.plan import Plan
 from query2particles.errors import UnsupportedError
-from query2particles.query.algebra import Anchor, Complement, Intersect, Project
+from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union
 
 __all__ = ["execute"]
 
 State = TypeVar("State")
+
+_OTHERS: dict[type[Query], str] = {Intersect: "intersect", Union: "union", Complement: "complement"}
+"""What not every method has."""
 
 
 def execute(plan: Plan, method: Method[State], ids: Sequence[Any], *, keep: bool = False) -> list[State]:
@@ -22,10 +25,11 @@ def execute(plan: Plan, method: Method[State], ids: Sequence[Any], *, keep: bool
 
     `ids[i]` holds the rows of shape i, (n, positions). A state is dropped as soon as the call that needs it has run.
     """
-    lacking = {step.operator for step in plan.steps} - method.operators
-    if lacking:
-        names = " and ".join(sorted(operator.__name__.lower() for operator in lacking))
-        raise UnsupportedError(f"{type(method).__name__} has no {names}; rewrite the query first")
+    if missing := lacking(method.operators, *plan.shapes):
+        raise UnsupportedError(
+            f"{type(method).__name__} has no {' and no '.join(missing)}: ask without, lift unions to the root (dnf), "
+            "or ask another method (q2p methods says what each can do)"
+        )
     states: dict[int, State] = {}
     whole: dict[tuple[int, ...], State] = {}  # results that no call has taken apart yet, by their nodes
 
@@ -51,12 +55,9 @@ def execute(plan: Plan, method: Method[State], ids: Sequence[Any], *, keep: bool
             result = method.anchor(own)
         elif step.operator is Project:
             result = method.project(operands[0], own, hop=step.hop)
-        elif step.operator is Complement:
-            result = method.complement(operands[0])
-        elif step.operator is Intersect:
-            result = method.intersect(operands)
         else:
-            result = method.union(operands)
+            apply = getattr(method, _OTHERS[step.operator])
+            result = apply(operands[0] if step.operator is Complement else operands)
         whole[step.nodes] = result
     return parts_of(tuple(range(len(plan.nodes)))) if keep else parts_of(plan.roots)
 

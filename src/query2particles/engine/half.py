@@ -26,8 +26,9 @@ class HalfOperators:
 
     def refresh(self) -> None:
         """Round the parameters as they are now."""
-        with torch.no_grad():
-            torch._foreach_copy_(self._halves, self._originals)
+        if self._halves:
+            with torch.no_grad():
+                torch._foreach_copy_(self._halves, self._originals)
         for half in self._halves:
             half.grad = None
 

@@ -6,6 +6,11 @@ with one positive v_i a query and label smoothing ε uniform over all entities. 
 out of the answers. In a softmax it is one among all others, though it is the hardest to tell from an answer; the last
 term, which counts only where there is one (u_i ≠ v_i), sets it against the positive alone.
 
+`negatives_loss` takes a few entities in place of all: the same softmax with Σ_v estimated from them, or the loss of
+most papers that measure distances, where a score is a margin less a distance:
+
+    L = Σ_i w_i [ − log σ(s_i(v_i)) − 1/m Σ_v log σ(− s_i(v)) ]
+
 `max_softmax` is the same for methods whose score is a maximum of inner products, s(v) = max_k ⟨p_k, e_v⟩ + b_v. The
 derivatives of a softmax are known as soon as its scores are, so its forward pass takes them at once, block of queries
 by block: nothing of size queries × particles × entities outlives a block, and nothing is computed twice. On CUDA the
@@ -14,7 +19,8 @@ products run in bfloat16 over an axis padded to whole tiles, and what lies betwe
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import math
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,7 +31,9 @@ __all__ = [
     "ENTITY_TILE",
     "PLAIN",
     "LossTerms",
+    "Objective",
     "max_softmax",
+    "negatives_loss",
     "rounded_up",
     "softmax_loss",
 ]
@@ -51,6 +59,19 @@ class LossTerms(NamedTuple):
 PLAIN = LossTerms()
 
 
+class Objective(NamedTuple):
+    """Which loss, and what a positive is set against."""
+
+    kind: Literal["softmax", "margin"] = "softmax"
+    negatives: int = 0
+    """So many random entities, the same for all queries of an update; 0: all entities."""
+
+    @property
+    def over_all(self) -> bool:
+        """Whether it is the softmax over all entities."""
+        return self == Objective()
+
+
 def softmax_loss(
     scores: Tensor, positives: Tensor, excluded: Tensor, weights: Tensor, terms: LossTerms = PLAIN
 ) -> Tensor:
@@ -63,6 +84,30 @@ def softmax_loss(
     return (weights * (log_z - target + kept_apart * functional.softplus(barred - found))).sum()
 
 
+def negatives_loss(
+    kind: Literal["softmax", "margin"],
+    scores: Tensor,
+    others: Tensor,
+    apart: Tensor,
+    weights: Tensor,
+    *,
+    entities: int,
+    terms: LossTerms = PLAIN,
+) -> Tensor:
+    """The loss from the scores (n, 2) of positives and excluded entities, and those of some others (n, m).
+
+    `apart` (n,) says where the excluded entity is another one than the positive.
+    """
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    (found, barred), others = (terms.sign * scores.to(wide)).unbind(1), terms.sign * others.to(wide)
+    if kind == "margin":
+        losses = functional.softplus(-found) + functional.softplus(others).mean(1)
+    else:
+        rest = torch.logsumexp(others, 1) + math.log(max(entities - 1, 1) / others.shape[1])
+        losses = torch.logaddexp(found, rest) - (1 - terms.smoothing) * found - terms.smoothing * others.mean(1)
+    return (weights * (losses + terms.exclusion * apart * functional.softplus(barred - found))).sum()
+
+
 def max_softmax(
     particles: Tensor,
     table: Tensor,
@@ -71,9 +116,15 @@ def max_softmax(
     excluded: Tensor,
     weights: Tensor,
     terms: LossTerms = PLAIN,
+    *,
+    precise: bool = False,
 ) -> Tensor:
-    """The loss of particles (n, w, d) against a table (N, d) with bias (N,); equal to `softmax_loss` of the scores."""
-    result: Tensor = _MaxSoftmax.apply(particles, table, bias, positives, excluded, weights, terms)  # type: ignore[no-untyped-call]
+    """The loss of particles (n, w, d) against a table (N, d) with bias (N,); equal to `softmax_loss` of the scores.
+
+    `precise`: the products are taken in float32 on CUDA, too.
+    """
+    dtype = torch.bfloat16 if particles.is_cuda and not precise else table.dtype
+    result: Tensor = _MaxSoftmax.apply(particles, table, bias, positives, excluded, weights, terms, dtype)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -88,11 +139,11 @@ class _MaxSoftmax(torch.autograd.Function):
         excluded: Tensor,
         weights: Tensor,
         terms: LossTerms,
+        dtype: torch.dtype,
     ) -> Tensor:
         n, w, d = particles.shape
         entities = len(table)
         depth = rounded_up(d + 1, DEPTH_TILE)
-        dtype = torch.bfloat16 if particles.is_cuda else table.dtype
         # The bias rides along as one more coordinate: ⟨[p, 1], [e, b]⟩ = ⟨p, e⟩ + b.
         p = particles.new_zeros((n, w, depth), dtype=dtype)
         p[..., :d] = particles
@@ -123,12 +174,12 @@ class _MaxSoftmax(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        # A factor with a dimension decides on the type of the product: one pass rather than two where it is a wider one.
+        # A factor with a dimension decides on the type of the product: one pass, not two, where that is a wider one.
         slopes = (
             (one * (slope if one.dtype == dtype else slope.to(dtype).view(1))).to(dtype)
             for one, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         )
-        return *slopes, None, None, None, None
+        return *slopes, None, None, None, None, None
 
 
 def _rows(

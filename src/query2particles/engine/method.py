@@ -2,6 +2,16 @@
 
 A method says what a set of entities looks like inside it (its *state*, batch first) and what the five operators do to
 states. The engine never looks inside a state; it only stacks and slices them by the method's own `stack` and `split`.
+
+Beyond this protocol a method has those of `intersect(branches)`, `union(branches)` and `complement(state)` that its
+`operators` name, and may have, where the engine would otherwise do the usual thing:
+
+    factors(state)                  scores as best inner products (engine/ranks.Factored): fast ranks, fast softmax
+    precise = True                  those products need float32 in training, too
+    disjoin(scores)                 the score of a union lifted to the root, from those of its branches; else the best
+    penalty(shape, ids, positives)  what training adds to the loss of some queries of one shape
+    trainee                         the module that is trained and saved in place of the method
+    attach(edges)                   the training edges, before it is trained or asked
 """
 
 from __future__ import annotations
@@ -9,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence, Set
 from typing import Any, Protocol, TypeVar
 
-from query2particles.query.algebra import Anchor, Intersect, Query, Union
+from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union, branches
 
-__all__ = ["Method", "width"]
+__all__ = ["Method", "lacking", "width"]
 
 State = TypeVar("State")
 
@@ -32,12 +42,6 @@ class Method(Protocol[State]):
         """Follow relations (n,); hop 0 starts at anchors, hop 1 at the end of another projection."""
         ...
 
-    def intersect(self, branches: Sequence[State]) -> State: ...
-
-    def union(self, branches: Sequence[State]) -> State: ...
-
-    def complement(self, state: State) -> State: ...
-
     def score(self, state: State, entities: Any = None) -> Any:
         """How well entities fit: all of them (n, N), or only those given, (m,) or (n, m)."""
         ...
@@ -56,6 +60,16 @@ class Method(Protocol[State]):
         A static function, please: plans are remembered by it.
         """
         ...
+
+
+def lacking(operators: Set[type[Query]], *queries: Query) -> list[str]:
+    """What these queries need that is not among the operators, in words."""
+
+    def needed(query: Query) -> set[type[Query]]:
+        return {type(query)}.union(*map(needed, branches(query)))
+
+    missing = set().union(*map(needed, queries)) - operators
+    return [operator.__name__.lower() for operator in (Project, Intersect, Union, Complement) if operator in missing]
 
 
 def width(operator: type[Query], below: Sequence[Hashable]) -> Hashable:

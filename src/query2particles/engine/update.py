@@ -18,7 +18,7 @@ from query2particles.engine.batches import Pool, Stream
 from query2particles.engine.compiled import Compiled
 from query2particles.engine.execute import execute
 from query2particles.engine.half import HalfOperators
-from query2particles.engine.loss import LossTerms, max_softmax, softmax_loss
+from query2particles.engine.loss import LossTerms, Objective, max_softmax, negatives_loss, softmax_loss
 from query2particles.engine.plan import compile_shapes
 from query2particles.query.algebra import Query
 
@@ -34,7 +34,7 @@ _WARM_UP = 3
 class Update:
     """`update(rate)` makes one; `mean_loss()` is that of the updates since it was last asked, and waits for them.
 
-    `terms` belong to the shapes, one each. On CUDA the stream draws `POOLED` batches at a time.
+    `terms` belong to the shapes, one each; `objective` to all. On CUDA the stream draws `POOLED` batches at a time.
     """
 
     def __init__(
@@ -45,11 +45,14 @@ class Update:
         shapes: Sequence[Query],
         terms: Sequence[LossTerms],
         *,
+        objective: Objective,
+        entities: int,
         clip: float,
         generator: torch.Generator,
     ) -> None:
         self._parameters: list[nn.Parameter] = list(method.parameters())
         self._optimiser, self._clip = optimiser, clip
+        self._objective, self._entities, self._shapes = objective, entities, tuple(shapes)
         self._plan = compile_shapes(tuple(shapes), method.kind)
         self._groups: defaultdict[Any, list[int]] = defaultdict(list)
         for number, root in enumerate(self._plan.roots):
@@ -99,12 +102,30 @@ class Update:
             positives = torch.cat([drawn[number].positives for number in members])
             excluded = torch.cat([drawn[number].excluded for number in members])
             weights = torch.cat([drawn[number].weights for number in members])
-            if hasattr(self._method, "factors"):
-                particles, table, bias = self._method.factors(state)
-                losses.append(max_softmax(particles, table, bias, positives, excluded, weights, terms))
-            else:
-                losses.append(softmax_loss(self._method.score(state), positives, excluded, weights, terms))
+            losses.append(self._loss_of(state, positives, excluded, weights, terms))
+        if hasattr(self._method, "penalty"):
+            for shape, part in zip(self._shapes, drawn, strict=True):
+                losses.append(self._method.penalty(shape, part.ids, part.positives))
         return torch.stack(losses).sum() / sum(len(part.ids) for part in drawn)
+
+    def _loss_of(self, state: Any, positives: Tensor, excluded: Tensor, weights: Tensor, terms: LossTerms) -> Tensor:
+        method, (kind, negatives) = self._method, self._objective
+        if self._objective.over_all:
+            if hasattr(method, "factors"):
+                particles, table, bias = method.factors(state)
+                precise = getattr(method, "precise", False)
+                return max_softmax(particles, table, bias, positives, excluded, weights, terms, precise=precise)
+            return softmax_loss(method.score(state), positives, excluded, weights, terms)
+        others = torch.randint(self._entities, (negatives,), device=positives.device) if negatives else None
+        return negatives_loss(
+            kind,
+            method.score(state, torch.stack([positives, excluded], 1)),
+            method.score(state, others),
+            positives != excluded,
+            weights,
+            entities=self._entities,
+            terms=terms,
+        )
 
     def _work(self) -> None:
         self._optimiser.zero_grad(set_to_none=True)

@@ -13,8 +13,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from query2particles.config import Config, configured, preset
+from query2particles.config import Config, answered_by, configured
 from query2particles.errors import UsageError, clipped
+from query2particles.methods.registry import METHODS
+from query2particles.presets import preset
 
 __all__ = ["Experiment", "Recipe", "experiment", "experiments"]
 
@@ -31,22 +33,29 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A recipe, and the folder of the test queries that its model is evaluated on."""
+    """A recipe, what answers with the weights that it gives, and the folder of the test queries that are evaluated."""
 
     name: str
     recipe: Recipe
+    config: Config
+    """The recipe's own; or that of a method which answers on top of what the recipe trains."""
     queries: str
+
+
+_FOLDER = Path(__file__).parent
 
 
 @lru_cache(maxsize=1)
 def experiments() -> Mapping[str, Experiment]:
-    """All of them, in the order of their graphs, sets and variants."""
+    """All of them, in the order of their methods, graphs, sets and variants."""
+    graphs = _read(_FOLDER / "graphs.toml")
+    paths = {method: _FOLDER / "methods" / f"{method}.toml" for method in METHODS}
+    documents = {method: _read(path) for method, path in paths.items() if path.is_file()}
     found = [
         one
-        for path in sorted(Path(__file__).parent.glob("*-*.toml"))
-        for document in [tomllib.loads(path.read_text("utf-8"))]
+        for method, document in documents.items()
         for graph in document["graphs"]
-        for one in _experiments_of(graph, document)
+        for one in _experiments_of(method, graph, graphs[graph], documents)
     ]
     return {one.name: one for one in found}
 
@@ -60,14 +69,43 @@ def experiment(name: str) -> Experiment:
     return known[name]
 
 
-def _experiments_of(graph: str, document: Mapping[str, Any]) -> list[Experiment]:
-    method, found = document["method"], []
-    for name, queries in document["sets"].items():
+def _read(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text("utf-8"))
+
+
+def _experiments_of(
+    method: str, graph: str, about: Mapping[str, Any], documents: Mapping[str, Mapping[str, Any]]
+) -> list[Experiment]:
+    document, found = documents[method], []
+    for name, queries in about["sets"].items():
         for variant, own in document["variants"].items():
-            settings = {**document["settings"], **own}
-            start = preset(method, settings.pop("preset", "default"))
-            config = configured(start, None, [f"{key}={value}" for key, value in settings.items()])
-            ending = "" if variant == "default" else f"-{variant}"
-            recipe = Recipe(f"{graph.lower()}-{method}{ending}", graph, document["validation"], config)
-            found.append(Experiment(f"{graph.lower()}-{name}-{method}{ending}", recipe, queries))
+            # What is trained: the variant itself, unless it is asked of what another method or variant has trained.
+            ground, source = document.get("trains", method), own.get("of", variant)
+            recipe = _recipe(ground, graph, about["validation"], documents[ground], source)
+            config = recipe.config
+            if (ground, source) != (method, variant):
+                config = answered_by(config, method, _settings(document, graph, variant)[1])
+            found.append(Experiment(f"{graph.lower()}-{name}-{_named(method, variant)}", recipe, config, queries))
     return found
+
+
+def _recipe(method: str, graph: str, validation: str, document: Mapping[str, Any], variant: str) -> Recipe:
+    start, settings = _settings(document, graph, variant)
+    config = configured(preset(method, start), None, settings)
+    return Recipe(f"{graph.lower()}-{_named(method, variant)}", graph, validation, config)
+
+
+def _named(method: str, variant: str) -> str:
+    return method if variant == "default" else f"{method}-{variant}"
+
+
+def _settings(document: Mapping[str, Any], graph: str, variant: str) -> tuple[str, list[str]]:
+    """The preset of a variant, and what is changed of it: by all, by the graph, by the variant, by it for this graph.
+
+    A variant that is asked of another one's weights changes only what it says itself.
+    """
+    own = dict(document["variants"][variant])
+    for_graph = own.pop("graphs", {}).get(graph, {})
+    of_all = {} if own.pop("of", None) else {**document["settings"], **document["graphs"][graph]}
+    merged = {**of_all, **own, **for_graph}
+    return merged.pop("preset", "default"), [f"{key}={value}" for key, value in merged.items()]

@@ -103,7 +103,7 @@ class Version:
         return {
             "graph": self.reasoner.graph.name,
             "method": None if run is None else run.config.method,
-            "particles": None if run is None else run.config.model.particles,
+            "particles": None if run is None else getattr(run.config.model, "particles", None),
             "calibrated": self.reasoner.calibration is not None,
             "version": self.version,
         }

@@ -202,8 +202,10 @@ class Groundings:
             for side, filler in ((0, zero), (1, zero + 1))  # where there is nothing to compare, 0 and 1: not equal
         )
 
-    def draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Ids (rows, positions), positives and excluded entities (rows,), and whether the row is a query with both."""
+    def draw(self, uniforms: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Ids (rows, positions); and for each row its positive, its excluded entity, how many answers there are, as far
+        as the candidates tell, and whether it is a query with all of these.
+        """
         chance = uniforms[: self._total, None]
         tensors = self._program.run(uniforms[self._total :])
         columns = torch.cat([self._columns(tensors), self._ends]).squeeze(1)
@@ -221,8 +223,9 @@ class Groundings:
         positives = torch.where(found, self._candidates(tensors).gather(1, picks), answers)
         excluded = torch.where(self._excluded, answers, positives)
         usable &= (found | self._answer_fits).squeeze(1)
-        usable &= sums[:, -1] <= self._cap  # weights tell how many answers a candidate stands for
-        return columns[self._ids], positives.squeeze(1), excluded.squeeze(1), usable
+        answers_in_all = sums[:, -1]  # weights tell how many answers a candidate stands for
+        usable &= answers_in_all <= self._cap
+        return columns[self._ids], positives.squeeze(1), excluded.squeeze(1), answers_in_all, usable
 
 
 def _comparable_branches(query: Query) -> list[tuple[list[int], list[int]]]:

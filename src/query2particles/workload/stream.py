@@ -48,7 +48,7 @@ class Stream:
     `candidates` is how many answers of each row are considered. With fewer, a draw takes less (half of them, less than
     half the time), more queries with few answers are lost, and the positives of long chains are less uniform.
     Queries with more answers than `cap` are not drawn; their number is exact for one-hop queries, and otherwise
-    estimated from the candidates.
+    estimated from the candidates. With `subsampling` the weight of a query with a answers is proportional to 1 / √a.
     """
 
     def __init__(
@@ -59,9 +59,10 @@ class Stream:
         *,
         candidates: int = 16,
         cap: float = math.inf,
+        subsampling: bool = False,
     ) -> None:
         self.parts = tuple(parts)
-        self._generator = generator
+        self._generator, self._subsampling = generator, subsampling
         tallies = _try(edges, parts, candidates, cap)
         rows = [_rows_needed(part.count, tally) for part, tally in zip(parts, tallies, strict=True)]
         self._groundings = Groundings(edges, parts, rows, candidates, cap)
@@ -79,8 +80,10 @@ class Stream:
 
     def draw_from(self, uniforms: Tensor) -> list[Drawn]:
         """The batch that follows from these uniform numbers."""
-        ids, positives, excluded, usable = self._groundings.draw(uniforms)
+        ids, positives, excluded, answers, usable = self._groundings.draw(uniforms)
         chosen, weights = self._front.choose(usable)
+        if self._subsampling:
+            weights = _subsampled(weights, answers[chosen])
         counts = [part.count for part in self.parts]
         columns = ids[chosen], positives[chosen], excluded[chosen], weights
         pieces = zip(*(torch.split(column, counts) for column in columns), strict=True)
@@ -88,6 +91,12 @@ class Stream:
             Drawn(part_ids[:, : part.positions], *others)
             for part, (part_ids, *others) in zip(self.parts, pieces, strict=True)
         ]
+
+
+def _subsampled(weights: Tensor, answers: Tensor) -> Tensor:
+    """Less weight for queries with many answers, as word embeddings have it for frequent words; 1 in the mean."""
+    weights = weights * answers.clamp(min=1).rsqrt()
+    return weights / weights.mean().clamp(min=torch.finfo(weights.dtype).tiny)
 
 
 class _Front:
@@ -154,13 +163,19 @@ class FixedStream:
 
     `workload` holds the ids (n, positions) and the answers of each shape; queries without an answer are left out. Parts
     grounded by `ONE_HOP` are put together from its 1p queries; of one grounded by `EDGE` every answer is as likely.
+    `subsampling` is that of `Stream`.
     """
 
     def __init__(
-        self, workload: Mapping[Query, tuple[Ints, Sets]], parts: Sequence[Part], generator: torch.Generator
+        self,
+        workload: Mapping[Query, tuple[Ints, Sets]],
+        parts: Sequence[Part],
+        generator: torch.Generator,
+        *,
+        subsampling: bool = False,
     ) -> None:
         self.parts = tuple(parts)
-        self._generator = generator
+        self._generator, self._subsampling = generator, subsampling
         shapes = [SHAPES["1p"] if part.one_hop else part.shape for part in parts]
         self._draws = [len(leaves(part.shape)) if part.one_hop else 1 for part in parts]  # for each query
         width = max(len(tuple(query_ids(shape))) for shape in shapes)
@@ -195,7 +210,11 @@ class FixedStream:
         )
         self._first_answer = moved(np.repeat([start for start, _ in spans], slots))
         self._answer_numbers = moved(np.repeat([stop - start for start, stop in spans], slots))
-        self._weights = [torch.ones(part.count, device=generator.device) for part in parts]
+        starts = np.cumsum([0, *slots[:-1]]).tolist()
+        firsts = [
+            np.arange(part.count) * draws + start for part, draws, start in zip(parts, self._draws, starts, strict=True)
+        ]
+        self._firsts = moved(np.concatenate(firsts))  # the slot of each query, or of its first branch
 
     def draw(self) -> list[Drawn]:
         """The next batch, part by part."""
@@ -211,9 +230,14 @@ class FixedStream:
         positives = self._answers[self._offsets[rows] + (uniforms[1] * self._sizes[rows]).long()]
         slots = [part.count * draws for part, draws in zip(self.parts, self._draws, strict=True)]
         pieces = zip(torch.split(self._ids[rows], slots), torch.split(positives, slots), strict=True)
+        answers_in_all = self._sizes[rows[self._firsts]]
+        weights = torch.ones(len(answers_in_all), device=rows.device)
+        if self._subsampling:
+            weights = _subsampled(weights, answers_in_all)
+        weights_of = torch.split(weights, [part.count for part in self.parts])
         drawn = []
-        for part, draws, weights, (ids, answers) in zip(self.parts, self._draws, self._weights, pieces, strict=True):
+        for part, draws, own_weights, (ids, answers) in zip(self.parts, self._draws, weights_of, pieces, strict=True):
             own = ids.view(part.count, draws, -1)[..., : part.positions // draws].flatten(1)
             first = answers.view(part.count, draws)[:, 0]
-            drawn.append(Drawn(own, first, excluded=first, weights=weights))
+            drawn.append(Drawn(own, first, excluded=first, weights=own_weights))
         return drawn

@@ -1,0 +1,200 @@
+"""Configurations to start from, for each method: `default`, for a GPU; `small`, for a CPU and a small graph; others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from query2particles.config import Config, Training
+from query2particles.errors import UsageError, clipped
+from query2particles.methods import betae, cone, cqd, cqd_co, emql, gqe, links, q2b, q2p
+
+__all__ = ["PRESETS", "preset"]
+
+_EPFO = {"1p": 6.0, "2p": 1.5, "3p": 1.5, "2i": 1.0, "3i": 1.0}
+"""The training mix of methods without complement."""
+
+_SMALL = Training(
+    batch=512,
+    updates=1500,
+    rate=1e-2,
+    warm_up=100,
+    decay=0.0,
+    smoothing=0.0,
+    validate_every=150,
+    validation_queries=100,
+)
+"""For small graphs, on a CPU."""
+
+_EPFO_TRAINING = Training(mix=_EPFO, unions="dnf", exclusion=0.0)
+
+_MARGIN: dict[str, Any] = {
+    "loss": "margin",
+    "negatives": 128,
+    "subsampling": True,
+    "schedule": "constant",
+    "smoothing": 0.0,
+}
+"""The loss of the papers that measure distances."""
+
+_LINKS = Training(
+    mix={"1p": 1.0},
+    unions="dnf",
+    batch=1024,
+    updates=16000,
+    rate=2e-3,
+    warm_up=300,
+    decay=0.0,
+    smoothing=0.0,
+    exclusion=0.0,
+    validate_every=4000,
+)
+"""1-vs-all training of a link predictor, edge by edge."""
+
+_SMALL_LINKS = replace(
+    _LINKS, batch=512, updates=600, rate=1e-2, warm_up=50, validate_every=150, validation_queries=100
+)
+
+_AS_RELEASED = Training(
+    rate=1e-3,
+    schedule="constant",
+    warm_up=1000,
+    decay=0.0,
+    smoothing=0.5,
+    exclusion=0.0,
+    edge_share=0.0,
+    mix={
+        **{"1p": 3.0, "2p": 1.5, "3p": 1.5, "2i": 1.0, "3i": 1.0},
+        **{"2in": 0.1, "3in": 0.1, "inp": 0.1, "pin": 0.1, "pni": 0.1},
+    },
+)
+
+PRESETS: Mapping[str, Mapping[str, Config]] = MappingProxyType(
+    {
+        "q2p": {
+            "default": Config(),
+            "small": Config(
+                preset="small",
+                model=replace(
+                    q2p.PRESETS["default"],
+                    dimension=64,
+                    dropout=0.0,
+                    attention="separate",
+                    residual=True,
+                    projection="attention",
+                ),
+                training=_SMALL,
+            ),
+            "paper": Config(preset="paper", model=q2p.PRESETS["paper"], training=_AS_RELEASED),
+            "released": Config(
+                preset="released",
+                model=q2p.PRESETS["released"],
+                training=replace(_AS_RELEASED, union_share=1 / 3, inverted_complements=True, unions="dnf"),
+            ),
+        },
+        "gqe": {
+            "default": Config(method="gqe", model=gqe.Settings(), training=_EPFO_TRAINING),
+            "small": Config(
+                method="gqe",
+                preset="small",
+                model=gqe.Settings(dimension=128, dropout=0.0),
+                training=replace(_SMALL, mix=_EPFO, unions="dnf"),
+            ),
+            "paper": Config(
+                method="gqe",
+                preset="paper",
+                model=gqe.Settings(projection="translation", residual=False, score="distance"),
+                training=replace(_EPFO_TRAINING, **_MARGIN),
+            ),
+        },
+        "q2b": {
+            "default": Config(method="q2b", model=q2b.Settings(), training=replace(_EPFO_TRAINING, negatives=1024)),
+            "small": Config(
+                method="q2b",
+                preset="small",
+                model=q2b.Settings(dimension=64),
+                training=replace(_SMALL, mix=_EPFO, unions="dnf", negatives=256),
+            ),
+            "paper": Config(
+                method="q2b", preset="paper", model=q2b.Settings(), training=replace(_EPFO_TRAINING, **_MARGIN)
+            ),
+        },
+        "betae": {
+            "default": Config(method="betae", model=betae.Settings(), training=Training(unions="dnf")),
+            "small": Config(
+                method="betae",
+                preset="small",
+                model=betae.Settings(dimension=64, hidden=128),
+                training=replace(_SMALL, unions="dnf"),
+            ),
+            "paper": Config(
+                method="betae", preset="paper", model=betae.Settings(), training=Training(unions="dnf", **_MARGIN)
+            ),
+        },
+        "cone": {
+            "default": Config(method="cone", model=cone.Settings(), training=Training(unions="dnf", negatives=1024)),
+            "small": Config(
+                method="cone",
+                preset="small",
+                model=cone.Settings(dimension=64, hidden=128),
+                training=replace(_SMALL, unions="dnf", negatives=256),
+            ),
+            "paper": Config(
+                method="cone", preset="paper", model=cone.Settings(), training=Training(unions="dnf", **_MARGIN)
+            ),
+        },
+        "links": {
+            "default": Config(method="links", model=links.Settings(), training=_LINKS),
+            "small": Config(
+                method="links",
+                preset="small",
+                model=links.Settings(dimension=100, n3=0.1),
+                training=_SMALL_LINKS,
+            ),
+        },
+        "cqd-beam": {
+            "default": Config(method="cqd-beam", model=cqd.Settings(), training=replace(_LINKS, unions="native")),
+            "small": Config(
+                method="cqd-beam",
+                preset="small",
+                model=cqd.Settings(dimension=100, n3=0.1),
+                training=replace(_SMALL_LINKS, unions="native"),
+            ),
+        },
+        "cqd-co": {
+            "default": Config(method="cqd-co", model=cqd_co.Settings(), training=_LINKS),
+            "small": Config(
+                method="cqd-co",
+                preset="small",
+                model=cqd_co.Settings(dimension=100, n3=0.1),
+                training=_SMALL_LINKS,
+            ),
+        },
+        "emql": {
+            "default": Config(
+                method="emql",
+                model=emql.Settings(),
+                training=Training(
+                    mix=_EPFO, batch=1024, rate=4e-3, warm_up=100, smoothing=0.0, decay=0.0, exclusion=0.0
+                ),
+            ),
+            "small": Config(
+                method="emql",
+                preset="small",
+                model=emql.Settings(dimension=64, triples=200, depth=4, width=512),
+                training=replace(_SMALL, mix=_EPFO, batch=256, updates=600),
+            ),
+        },
+    }
+)
+"""For each method, configurations to start from."""
+
+
+def preset(method: str = "q2p", name: str = "default") -> Config:
+    if method not in PRESETS:
+        raise UsageError(f"there is no method {clipped(repr(method))}; there are {', '.join(PRESETS)}")
+    if name not in PRESETS[method]:
+        raise UsageError(f"{method} has no preset {clipped(repr(name))}; it has {', '.join(PRESETS[method])}")
+    return PRESETS[method][name]

@@ -1,0 +1,125 @@
+"""Fuzzy logic of logarithms against the definitions, and the axioms of t-norms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from query2particles.methods.truth import FALSE, NORMS, LinkTruth, NormName, link_truths, negated
+
+each_norm = pytest.mark.parametrize("name", NORMS)
+truths = st.one_of(st.floats(0, 1), st.sampled_from([0.0, 1e-300, 1e-9, 0.5, 1 - 1e-9, 1.0]))
+
+DEFINITIONS: dict[NormName, tuple[Callable[[float, float], float], Callable[[float, float], float]]] = {
+    "product": (lambda a, b: a * b, lambda a, b: a + b - a * b),
+    "godel": (min, max),
+    "lukasiewicz": (lambda a, b: max(0.0, a + b - 1), lambda a, b: min(1.0, a + b)),
+}
+
+
+def logarithm(truth: float, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.tensor(math.log(truth) if truth else FALSE, dtype=dtype)
+
+
+def both(name: NormName, a: float, b: float) -> float:
+    return float(NORMS[name].both(logarithm(a), logarithm(b)).exp())
+
+
+def either(name: NormName, a: float, b: float) -> float:
+    return float(NORMS[name].either(logarithm(a), logarithm(b)).exp())
+
+
+def near(value: float) -> object:
+    return pytest.approx(value, abs=1e-12)
+
+
+@each_norm
+@given(a=truths, b=truths)
+def test_norms_are_as_defined(name: NormName, a: float, b: float) -> None:
+    expected_both, expected_either = DEFINITIONS[name]
+    assert both(name, a, b) == near(expected_both(a, b))
+    assert either(name, a, b) == near(expected_either(a, b))
+
+
+@each_norm
+@given(a=truths, b=truths, c=truths)
+def test_norms_satisfy_the_axioms(name: NormName, a: float, b: float, c: float) -> None:
+    for join, neutral, absorbing in ((both, 1.0, 0.0), (either, 0.0, 1.0)):
+        assert join(name, a, b) == near(join(name, b, a))
+        assert join(name, join(name, a, b), c) == near(join(name, a, join(name, b, c)))
+        assert join(name, a, neutral) == near(a)
+        assert join(name, a, absorbing) == near(absorbing)
+        low, high = sorted((b, c))
+        assert join(name, a, low) <= join(name, a, high) + 1e-12
+        assert 0 <= join(name, a, b) <= 1
+
+
+@each_norm
+@given(a=truths, b=truths)
+def test_a_co_norm_is_its_norm_between_two_negations(name: NormName, a: float, b: float) -> None:
+    x, y = negated(logarithm(a)), negated(logarithm(b))
+    assert either(name, a, b) == near(float(negated(NORMS[name].both(x, y)).exp()))
+
+
+@given(a=truths)
+def test_negation_is_one_minus_and_its_own_inverse(a: float) -> None:
+    assert float(negated(logarithm(a)).exp()) == near(1 - a)
+    assert float(negated(negated(logarithm(a))).exp()) == near(a)
+
+
+def test_certain_and_impossible_truths_stay_apart_in_float32() -> None:
+    """1 − 1e-12 and 1 − 2e-12 are one number in float32, as are 1e-50 and 3e-50."""
+    nearly_one, nearly_zero = torch.tensor([-1e-12, -2e-12]), torch.tensor([-115.0, -114.0])
+    almost_true, false = torch.tensor(-1e-13), torch.tensor(FALSE)
+    results = [negated(nearly_one)]
+    for name, norm in NORMS.items():
+        results += [norm.both(nearly_one, almost_true), norm.either(nearly_one, false), norm.either(nearly_zero, false)]
+        if name != "lukasiewicz":  # of which a ⊤ b is 0 there
+            results.append(norm.both(nearly_zero, almost_true))
+    for found in results:
+        assert found[0] != found[1]
+
+
+@each_norm
+def test_results_and_slopes_are_numbers_at_the_ends(name: NormName) -> None:
+    ends = [FALSE, -800.0, -math.log(2), -1e-20, 0.0]
+    for dtype in (torch.float32, torch.float64):
+        x, y = (one.flatten() for one in torch.meshgrid(*[torch.tensor(ends, dtype=dtype)] * 2, indexing="ij"))
+        x, y = x.clone().requires_grad_(), y.clone().requires_grad_()
+        for found in (NORMS[name].both(x, y), NORMS[name].either(x, y), negated(x)):
+            assert found.isfinite().all()
+            assert (found <= 0).all()
+            slopes = torch.autograd.grad(found.sum(), [x, y], allow_unused=True)
+            assert all(slope.isfinite().all() for slope in slopes if slope is not None)
+
+
+SCORES = torch.tensor([[2.0, -1.0, 0.5], [0.0, 30.0, 31.0]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("how", ["sigmoid", "softmax", "min-max"])
+def test_links_are_as_true_as_defined(how: LinkTruth) -> None:
+    found = link_truths(SCORES, how, 1.5).exp()
+    for row, scores in enumerate(SCORES.tolist()):
+        total, low, high = sum(map(math.exp, scores)), min(scores), max(scores)
+        expected = {
+            "sigmoid": [1 / (1 + math.exp(1.5 - s)) for s in scores],
+            "softmax": [math.exp(s) / total for s in scores],
+            "min-max": [(s - low) / (high - low) for s in scores],
+        }
+        assert found[row].tolist() == pytest.approx(expected[how], abs=1e-12)
+
+
+@pytest.mark.parametrize("how", ["sigmoid", "softmax", "min-max"])
+def test_links_of_equal_scores_are_equally_true(how: LinkTruth) -> None:
+    scores = torch.zeros(1, 4, requires_grad=True)
+    found = link_truths(scores, how)
+    assert found.isfinite().all()
+    assert len(set(found[0].tolist())) == 1
+    (slope,) = torch.autograd.grad(found.sum(), scores)
+    assert slope.isfinite().all()
