@@ -109,6 +109,7 @@ bench: setup
 	$(BIN)/q2p bench train --device cpu --out benchmarks/results
 	$(BIN)/q2p bench evaluate --device cpu --out benchmarks/results
 	$(BIN)/q2p bench answer --device cpu --out benchmarks/results
+	$(BIN)/q2p bench answer --all-methods --device cpu --out benchmarks/results
 	$(BIN)/q2p bench serve --out benchmarks/results
 	$(BIN)/q2p bench soak --out benchmarks/results
 

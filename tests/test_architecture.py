@@ -32,7 +32,7 @@ FLOORS = [
     {"calibration"},
     {"ranking"},
     {"evidence"},
-    {"discover", "export"},
+    {"assignments", "discover", "export"},
     {"evaluate", "answer", "endings"},
     {"train"},
     {"tune", "reproduce", "bench", "report", "demo"},

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +18,23 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import query2particles.bench.training as measured
-from processes import q2p
-from query2particles.bench.answering import bench_answer, best_answers
+from processes import ENVIRONMENT, q2p
+from query2particles.bench import answering
+from query2particles.bench.answering import Calls, bench_answer, bench_answer_methods, best_answers
 from query2particles.bench.evaluating import bench_evaluate, plain_mrr
 from query2particles.bench.training import Effort, Products, bench_train
+from query2particles.cli import app
 from query2particles.config import configured
-from query2particles.presets import preset
 from query2particles.engine.execute import execute
 from query2particles.engine.plan import compile_shapes
 from query2particles.engine.ranks import scoring
 from query2particles.errors import UsageError
 from query2particles.evaluate import evaluate
-from query2particles.methods.q2p import Q2P, Settings
+from query2particles.graph.edges import Ints
+from query2particles.methods import gqe
+from query2particles.methods.q2p import Settings
+from query2particles.methods.registry import METHODS, Model, make
+from query2particles.presets import preset
 from query2particles.query.algebra import SHAPES
 from query2particles.report import speed_page
 from query2particles.train import prepare
@@ -35,10 +45,9 @@ GRAPH = random_graph(5, entities=70, relations=3, facts=500)
 TINY = ("dimension=16", "batch=48")
 
 
-def small_q2p() -> Q2P:
+def small_q2p() -> Model:
     torch.manual_seed(0)
-    settings = Settings(dimension=8, entity_scale=1.0)
-    return Q2P(len(GRAPH.entities), GRAPH.at("train").relations, settings).eval()
+    return make("q2p", GRAPH.at("train"), Settings(dimension=8, entity_scale=1.0)).eval()
 
 
 class Multiplications(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -127,6 +136,133 @@ def test_best_answers_are_the_best() -> None:
             (state,) = execute(compile_shapes((shape,), model.kind), model, [torch.as_tensor(ids)])
             order = model.score(state).argsort(dim=1, descending=True, stable=True)[:, :10]
         assert best_answers(model, shape, ids, len(GRAPH.entities)) == order.tolist()
+
+
+@pytest.mark.parametrize("name", ["2u", "up"])
+def test_the_best_answers_of_a_union_are_those_of_its_parts(name: str) -> None:
+    batch, _ = drawn_queries(GRAPH, "test", most=5, seed=1)
+    ids = batch[SHAPES[name]]
+    torch.manual_seed(0)
+    model = make("gqe", GRAPH.at("train"), gqe.Settings(dimension=8, entity_scale=1.0)).eval()
+    with torch.no_grad():
+        columns = torch.as_tensor(ids).T
+        parts = [model.project(model.anchor(columns[at]), columns[at + 1], hop=0) for at in (0, 2)]
+        if name == "up":
+            parts = [model.project(part, columns[4], hop=1) for part in parts]
+        scores = torch.maximum(*map(model.score, parts))
+    order = scores.argsort(dim=1, descending=True, stable=True)[:, :10]
+    assert best_answers(model, SHAPES[name], ids, len(GRAPH.entities), "dnf") == order.tolist()
+
+
+def test_calls_go_round_the_queries_until_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = np.arange(6).reshape(3, 2)
+    seen: list[Any] = []
+    Calls(uncounted=1, most=3, seconds=100).median_seconds(lambda rows: seen.append(rows[:, 0].tolist()), ids, 2)
+    assert seen == [[0, 2], [4, 0], [2, 4], [0, 2]]
+    clock = iter([50.0, 0, 1, 10, 13, 20, 22, 30, 31])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    assert Calls(uncounted=1, most=10, seconds=6).median_seconds(len, ids, 1) == 2
+    assert list(clock) == [30, 31]
+
+
+def small_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, _ = drawn_queries(GRAPH, "test", most=10, seed=0)
+    monkeypatch.setattr(answering, "bench_data", lambda *_: (GRAPH, batch, 0))
+
+
+def answerable(method: str, shape: str) -> bool:
+    """By what there is to call: whatever has no union has it lifted to the root."""
+    needed = {"i": "intersect", "n": "complement"}
+    return all(hasattr(METHODS[method].method, call) for letter, call in needed.items() if letter in shape)
+
+
+class Unhurried(Calls):
+    """Answers once, and says that it took a second and a hundredth for each query."""
+
+    def median_seconds(self, work: Callable[[Ints], object], ids: Ints, size: int) -> float:
+        work(ids[:size])
+        return 1 + size / 100
+
+
+def test_every_method_is_timed_on_what_it_can_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_world(monkeypatch)
+    said: list[str] = []
+    result = bench_answer_methods(None, settings=["dimension=8"], calls=Unhurried(0, 1, 0), say=said.append)
+    timed = [pair for pair in product(METHODS, SHAPES) if answerable(*pair)]
+    assert len(timed) == 4 * 14 + 4 * 9 + 5
+    expected = {f"{method} {shape} batch 1 ms": 1010.0 for method, shape in timed}
+    expected |= {f"{method} {shape} batch 128 ms": 17.81 for method, shape in timed}  # (1000 + 1280) / 128
+    assert result.figures == expected
+    assert [line.partition(",")[0] for line in said] == list(METHODS)
+    assert "dimension=8, untrained" in result.about
+
+
+def test_methods_are_compared_where_there_are_two_hops(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_world(monkeypatch)
+    figures = bench_answer_methods(None, settings=["dimension=8"], calls=Calls(0, 1, 0), say=lambda _: None)
+    hops = ("2p", "3p", "pi", "ip", "up", "inp", "pin", "pni")
+    assert sorted(figures.ratios) == sorted(f"{shape} batch {size}" for shape in hops for size in (1, 128))
+    for name, ratio in figures.ratios.items():
+        slow, fast = (figures.figures[f"{method} {name} ms"] for method in ("cqd-beam", "q2p"))
+        assert ratio == pytest.approx(slow / fast, rel=1e-3)
+
+
+def test_a_setting_that_not_all_methods_have() -> None:
+    with pytest.raises(UsageError, match="particles"):
+        bench_answer_methods(None, settings=["particles=3"], say=lambda _: None)
+
+
+@pytest.mark.parametrize("drawn", [True, False], ids=["with matplotlib", "without"])
+def test_all_methods_are_timed_where_little_is_installed(tmp_path: Path, drawn: bool) -> None:
+    absent = ["lark", "rdflib", "pyoxigraph", "pyarrow", "fastapi", "faiss", "safetensors", "prometheus_client"]
+    command = ("bench", "answer", "--all-methods", "--device", "cpu", "--set", "dimension=8", "--json", "--out")
+    script = (
+        f"import sys; sys.modules.update(dict.fromkeys({absent + ['matplotlib'] * (not drawn)}))\n"
+        f"sys.argv = {['q2p', *command, str(tmp_path)]}\n"
+        "import query2particles.bench.answering as answering\n"
+        "from query2particles.cli import main\n"
+        "from query2particles.workload.selection import drawn_queries\n"
+        "from worlds import random_graph\n"
+        "graph = random_graph(5, entities=70, relations=3, facts=500)\n"
+        "batch, _ = drawn_queries(graph, 'test', most=10, seed=0)\n"
+        "answering.bench_data = lambda *_: (graph, batch, 0)\n"
+        "answering._CALLS = {'cpu': answering.Calls(0, 1, 0)}\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert json.loads((tmp_path / "bench-answer-methods-cpu.json").read_text("utf-8")) == told
+    assert {"bench", "machine", "figures", "ratios"} <= told.keys()
+    assert told["bench"] == "answer-methods"
+    assert all(
+        isinstance(value, float) and value > 0 for value in (*told["figures"].values(), *told["ratios"].values())
+    )
+    picture = tmp_path / "bench-answer-methods-cpu.png"
+    assert picture.is_file() == drawn
+    assert ("no picture" in done.stderr) != drawn
+    assert ("bench-answer-methods-cpu.png" in speed_page(tmp_path)) == drawn
+    if drawn:
+        assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_times_of_all_methods_are_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small_world(monkeypatch)
+    monkeypatch.setattr(answering, "_CALLS", {"cpu": Unhurried(0, 1, 0)})
+    app(["bench", "answer", "--all-methods", "--device", "cpu", "--set", "dimension=8"], standalone_mode=False)
+    told = capsys.readouterr().out
+    assert "batch 128" in told
+    (first, second) = [line.split("│")[1:-1] for line in told.splitlines() if line.startswith("│ links ")]
+    numbers = [[cell.strip() for cell in row[1:]] for row in (first, second)]
+    assert numbers == [[cell if answerable("links", shape) else "" for shape in SHAPES] for cell in ("1,010", "17.8")]
+    assert told.count("1 │") >= 16
+
+
+def test_only_answers_are_compared_by_method() -> None:
+    with pytest.raises(UsageError, match="leave out --all-methods"):
+        app(["bench", "train", "--all-methods"], standalone_mode=False)
 
 
 def test_answers_are_timed_shape_by_shape() -> None:

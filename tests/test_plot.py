@@ -1,14 +1,16 @@
-"""The picture of a training shows what its trace says."""
+"""The picture of a training shows what its trace says, that of a bench what it measured."""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from query2particles.plot import plot_training
+from query2particles.plot import plot_times, plot_training
 
 TRACE: list[dict[str, Any]] = [
     {"update": 10, "loss": 8.7, "queries_per_second": 100, "seconds": 1.0},
@@ -21,8 +23,8 @@ REFERENCES = {"one baseline": {"epfo": 4.0, "negation": 0.5}, "another": {"epfo"
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """What matplotlib was asked to draw, with the file that came of it."""
+def saved(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+    """What matplotlib was asked to draw, once."""
     from matplotlib.figure import Figure
 
     figures: list[Figure] = []
@@ -34,10 +36,18 @@ def drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
     monkeypatch.setattr(Figure, "savefig", remember)
 
-    def draw(trace: list[dict[str, Any]], **options: Any) -> Figure:
-        plot_training(trace, tmp_path / "curve.png", title="A training", **options)
+    def only() -> Figure:
         (figure,) = figures
         return figure
+
+    return only
+
+
+@pytest.fixture
+def drawn(saved: Callable[[], Any], tmp_path: Path) -> Any:
+    def draw(trace: list[dict[str, Any]], **options: Any) -> Any:
+        plot_training(trace, tmp_path / "curve.png", title="A training", **options)
+        return saved()
 
     return draw
 
@@ -80,3 +90,25 @@ def test_a_form_that_cannot_be_drawn_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not supported"):
         plot_training(TRACE, tmp_path / "curve.txt", title="A training")
     assert not list(tmp_path.iterdir())
+
+
+def test_times_are_drawn_by_size_method_and_shape(saved: Callable[[], Any], tmp_path: Path) -> None:
+    times = {
+        1: {"one": {"1p": 1.0, "2p": 10.0, "2in": 2.0}, "another": {"1p": 3.0, "2p": 400.0}},
+        128: {"one": {"1p": 0.1, "2p": 0.2, "2in": 0.3}, "another": {"1p": 0.4, "2p": 0.5}},
+    }
+    plot_times(times, tmp_path / "times.png", caption="measured on a machine")
+    assert (tmp_path / "times.png").read_bytes().startswith(b"\x89PNG")
+    figure = saved()
+    assert "a machine" in figure.get_supxlabel()
+    assert "milliseconds" in figure.axes[0].get_ylabel()
+    for axes, (size, methods) in zip(figure.axes, times.items(), strict=True):
+        assert axes.get_yscale() == "log"
+        assert (str(size) in axes.get_title()) == (size > 1)
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["1p", "2p", "2in"]
+        lines = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
+        assert lines["one"] == list(methods["one"].values())
+        assert lines["another"][:2] == list(methods["another"].values())
+        assert math.isnan(lines["another"][2])
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["one", "another"]

@@ -11,7 +11,7 @@ import pytest
 from query2particles.errors import UsageError
 from query2particles.experiments.published import GROUPS, figures_of, published
 from query2particles.query.algebra import EPFO, NEGATION
-from query2particles.report import results_page, speed_page, write_report
+from query2particles.report import method_times, results_page, speed_page, write_report
 
 ROOT = Path(__file__).parent.parent
 
@@ -127,6 +127,53 @@ def test_a_bench_without_engine_and_plain_is_a_list(tmp_path: Path) -> None:
     assert row(page, "FB15k-237 queries/s") == ["2,100,000"]
     assert "| an update / its own score products | ratio |" in page
     assert row(page, "FB15k-237") == ["3.5"]
+
+
+def times_document() -> dict[str, Any]:
+    figures = {"q2p 1p batch 1 ms": 1234.5, "q2p 2in batch 1 ms": 0.01234, "gqe 1p batch 1 ms": 5.678}
+    return {
+        "about": "cuda, FB15k",
+        "machine": "a machine",
+        "version": "0",
+        "seed": 0,
+        "compares": "times as long for one as for another",
+        "figures": {**figures, "q2p 1p batch 128 ms": 99.96, "q2p 2in batch 128 ms": 2.0, "gqe 1p batch 128 ms": 0.5},
+        "ratios": {"2p batch 1": 17.25, "3p batch 1": 123.4, "2p batch 128": 1.5, "3p batch 128": 2.5},
+    }
+
+
+def test_times_of_methods_are_tables(tmp_path: Path) -> None:
+    (tmp_path / "bench-answer-methods-cuda.json").write_text(json.dumps(times_document()), "utf-8")
+    part = section(speed_page(tmp_path), "Answers of all methods on a GPU")
+    assert "--all-methods" in part
+    assert "cuda, FB15k; a machine" in part
+    titles = (
+        "Milliseconds a query, batch 1:",
+        "Milliseconds a query, batch 128:",
+        "Times as long for one as for another:",
+    )
+    one, many, ratios = (part.partition(f"{title}\n\n")[2].partition("\n\n")[0] for title in titles)
+    assert row(one, "") == ["1p", "2in"]
+    assert row(one, "q2p") == ["1,234", "0.0123"]
+    assert row(one, "gqe") == ["5.68", ""]
+    assert row(many, "q2p") == ["100", "2"]
+    assert row(ratios, "") == ["2p", "3p"]
+    assert row(ratios, "batch 1") == ["17.2", "123"]
+    assert row(ratios, "batch 128") == ["1.5", "2.5"]
+
+
+def test_a_picture_is_shown_where_there_is_one(tmp_path: Path) -> None:
+    (tmp_path / "bench-answer-methods-cpu.json").write_text(json.dumps(times_document()), "utf-8")
+    assert "![" not in speed_page(tmp_path)
+    (tmp_path / "bench-answer-methods-cpu.png").write_bytes(b"")
+    assert "](../benchmarks/results/bench-answer-methods-cpu.png)\n" in speed_page(tmp_path)
+
+
+def test_times_by_batch_size_method_and_shape() -> None:
+    assert method_times({**times_document()["figures"], "all median ms": 3.0}) == {
+        1: {"q2p": {"1p": 1234.5, "2in": 0.01234}, "gqe": {"1p": 5.678}},
+        128: {"q2p": {"1p": 99.96, "2in": 2.0}, "gqe": {"1p": 0.5}},
+    }
 
 
 def test_nothing_is_written_where_a_page_cannot_be_made(tmp_path: Path) -> None:

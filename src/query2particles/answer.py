@@ -31,6 +31,7 @@ from query2particles.query.rewrite import Unions
 from query2particles.query.syntax import SYNTAXES, Syntax, format_query, parse_query
 
 if TYPE_CHECKING:
+    from query2particles.assignments import Assignment
     from query2particles.calibration import Calibration
     from query2particles.discover import Discovery
     from query2particles.engine.method import Method as Model
@@ -285,15 +286,7 @@ class Reasoner:
 
         if not 0 < threshold <= 1:
             raise UsageError(f"a threshold is above 0 and at most 1, not {threshold}")
-        if not 0 <= entity < len(self.graph.entities):
-            raise UsageError(f"there is no entity {entity}: there are {len(self.graph.entities):,}")
-        if isinstance(question, Question | str):
-            asked = _as_question(question)
-            parsed = self._understood(asked.text, asked.syntax)
-            text = asked.text
-        else:
-            parsed = _parsed_query(question, self.lexicon)
-            text = parsed.canonical
+        text, parsed = self._asked_of(question, entity)
         return find_evidence(
             self.graph,
             parsed.query,
@@ -306,6 +299,23 @@ class Reasoner:
             unions=self.unions,
             threshold=threshold,
         )
+
+    def assignment(self, question: Question | str | Query, entity: int) -> Assignment:
+        """What the variables of a question are to the model where the entity is its answer, if it searches for such."""
+        from query2particles.assignments import find_assignment
+
+        _, parsed = self._asked_of(question, entity)
+        return find_assignment(self.graph, self.model, parsed.query, entity)
+
+    def _asked_of(self, question: Question | str | Query, entity: int) -> tuple[str, _Parsed]:
+        """The text of a question about an entity, and what it means."""
+        if not 0 <= entity < len(self.graph.entities):
+            raise UsageError(f"there is no entity {entity}: there are {len(self.graph.entities):,}")
+        if isinstance(question, Question | str):
+            asked = _as_question(question)
+            return asked.text, self._understood(asked.text, asked.syntax)
+        parsed = _parsed_query(question, self.lexicon)
+        return parsed.canonical, parsed
 
     def map(self, question: Question | str) -> ParticleMap:
         """The answers of a question in the plane, each beside the particle that found it."""

@@ -1,4 +1,4 @@
-"""Pictures of what runs and benches have written down. matplotlib draws them; nothing that trains or measures needs it."""
+"""Pictures of what runs and benches have written down. matplotlib draws them; training and measuring need none."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def plot_times(times: Mapping[int, Mapping[str, Mapping[str, float]]], target: P
         shapes = list(dict.fromkeys(shape for own in methods.values() for shape in own))
         for (method, own), marker in zip(methods.items(), cycle(_MARKERS), strict=False):
             heights = [own.get(shape, math.nan) for shape in shapes]  # what a method cannot answer is a gap
-            axes.plot(shapes, heights, marker=marker, markersize=5, linewidth=0.8, label=method)
+            axes.plot(shapes, heights, marker=marker, markersize=5, linewidth=0.4, label=method)
         axes.set(title=f"Batches of {size}" if size > 1 else "One query at a time", yscale="log")
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.grid(alpha=0.3)

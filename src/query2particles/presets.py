@@ -95,27 +95,40 @@ PRESETS: Mapping[str, Mapping[str, Config]] = MappingProxyType(
             ),
         },
         "gqe": {
-            "default": Config(method="gqe", model=gqe.Settings(), training=_EPFO_TRAINING),
+            "default": Config(method="gqe", model=gqe.Settings(), training=replace(_EPFO_TRAINING, decay=0.3)),
             "small": Config(
                 method="gqe",
                 preset="small",
-                model=gqe.Settings(dimension=128, dropout=0.0),
-                training=replace(_SMALL, mix=_EPFO, unions="dnf"),
+                model=gqe.Settings(dimension=64, dropout=0.3, entity_scale=0.1),
+                training=replace(_SMALL, mix=_EPFO, unions="dnf", rate=3e-2),
             ),
             "paper": Config(
                 method="gqe",
                 preset="paper",
-                model=gqe.Settings(projection="translation", residual=False, score="distance"),
+                model=gqe.Settings(projection="translation", residual=False, score="distance", bias=False, dropout=0.0),
                 training=replace(_EPFO_TRAINING, **_MARGIN),
             ),
         },
         "q2b": {
-            "default": Config(method="q2b", model=q2b.Settings(), training=replace(_EPFO_TRAINING, negatives=1024)),
+            "default": Config(
+                method="q2b",
+                model=q2b.Settings(),
+                training=replace(_EPFO_TRAINING, negatives=2048, rate=2e-3, smoothing=0.0, decay=0.0),
+            ),
             "small": Config(
                 method="q2b",
                 preset="small",
-                model=q2b.Settings(dimension=64),
-                training=replace(_SMALL, mix=_EPFO, unions="dnf", negatives=256),
+                model=q2b.Settings(dimension=32),
+                training=replace(
+                    _SMALL,
+                    mix=_EPFO,
+                    unions="dnf",
+                    negatives=256,
+                    batch=256,
+                    rate=2e-2,
+                    updates=600,
+                    validate_every=100,
+                ),
             ),
             "paper": Config(
                 method="q2b", preset="paper", model=q2b.Settings(), training=replace(_EPFO_TRAINING, **_MARGIN)

@@ -13,13 +13,15 @@ from query2particles.experiments.published import FIGURE_OF, columns_of, figures
 from query2particles.experiments.recipes import experiments
 from query2particles.files import new_file
 
-__all__ = ["method_times", "results_page", "speed_page", "time_tables", "write_report"]
+__all__ = ["method_times", "results_page", "speed_page", "time_tables", "trials_page", "write_report"]
 
 _HEADINGS = {
     "exact": "Exact answers",
     "sample": "Drawing and labelling queries",
     "import": "Import",
     "train-cuda": "Training on a GPU",
+    "train-methods-cuda": "Training of all methods on a GPU",
+    "train-methods-cpu": "Training of all methods on a CPU",
     "train-cpu": "Training on a CPU",
     "evaluate-cuda": "Evaluation on a GPU",
     "evaluate-cpu": "Evaluation on a CPU",
@@ -39,12 +41,14 @@ _WORDS = {
     "(`q2p bench import`).",
     "train": "Updates of training, against the matrix products of their own scores (forward, and both backward) in the "
     "same run (`q2p bench train`).",
+    "train-methods": "Updates of every method with its default preset, loss and training mix "
+    "(`q2p bench train --all-methods`).",
     "evaluate": "A query set, against the same model one query at a time: by the package's own evaluator, and by one "
     "that sorts all entities for each query (`q2p bench evaluate`).",
     "answer": "From the ids of a query to its ten best answers, one query at a time and many together "
     "(`q2p bench answer`).",
-    "answer-methods": "From the ids of a query to its ten best answers, by method and shape; empty where a method lacks "
-    "an operator (`q2p bench answer --all-methods`).",
+    "answer-methods": "From the ids of a query to its ten best answers, by method and shape; empty where a method "
+    "lacks an operator (`q2p bench answer --all-methods`).",
     "serve": "A server of a model of FB15k-237's size and 32 connections that ask in turn, on the same cores, with "
     "micro-batching and without it in one run (`q2p bench serve`).",
     "soak": "The same with good, bad and huge requests side by side: what is answered, what is lost, what memory does "
@@ -65,6 +69,9 @@ def write_report(results: Path, docs: Path) -> list[Path]:
     """Write every generated page; return their paths."""
     pages: dict[str, Callable[[Path], str]] = {"speed.md": speed_page, "results.md": results_page}
     texts = {docs / name: page(results) for name, page in pages.items()}
+    trials = results.parent / "trials"
+    if trials.is_dir():
+        texts[docs / "trials.md"] = trials_page(trials)
     for path, text in texts.items():
         with new_file(path) as partial:
             partial.write_text(text, "utf-8")
@@ -108,8 +115,8 @@ def method_times(figures: Mapping[str, float]) -> dict[int, dict[str, dict[str, 
 
 def time_tables(result: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
     """The result of `q2p bench answer --all-methods` as tables, of times and of ratios: title, columns, rows."""
-    rows = {f"ms a query, batch {size}": times for size, times in method_times(result["figures"]).items()}
-    ratios = rows.setdefault(result["compares"], {})
+    rows = {f"Milliseconds a query, batch {size}:": times for size, times in method_times(result["figures"]).items()}
+    ratios = rows.setdefault(f"{result['compares'].capitalize()}:", {})
     for name, value in result["ratios"].items():
         shape, _, size = name.partition(" ")
         ratios.setdefault(size, {})[shape] = value
@@ -139,8 +146,8 @@ def _bench_table(result: Mapping[str, Any]) -> list[str]:
         ]
         return _table(("shape", "engine, queries/s", "plain, queries/s", "times as fast"), rows)
     if method_times(figures):
-        tables = [[f"{title[0].upper()}{title[1:]}:", "", *_table(*cells)] for title, *cells in time_tables(result)]
-        return [line for table in tables for line in (*table, "")][:-1]
+        tables = [[title, "", *_table(columns, rows), ""] for title, columns, rows in time_tables(result)]
+        return [line for table in tables for line in table][:-1]
     table = _table(("figure", "value"), list(figures.items()))
     if ratios:
         table += ["", *_table((result["compares"], "ratio"), list(ratios.items()))]
@@ -169,6 +176,32 @@ def results_page(results: Path) -> str:
         lines += ["", "## Where the numbers come from", ""]
         lines += [_origin(name, document) for name, document in found.items()]
     return "\n".join(lines) + "\n"
+
+
+def trials_page(trials: Path) -> str:
+    """The page of the trials of settings, one file for each method."""
+    lines = ["# Trials", "", "Made by `q2p report` from `benchmarks/trials/`; [what they say](tried.md)."]
+    for path in sorted(trials.glob("*.json")):
+        try:
+            document = json.loads(path.read_text("utf-8"))
+            seeds = ", ".join(map(str, document["seeds"]))
+            origin = f"{document['machine']}; commit {document['commit']}; seeds {seeds}."
+            rows = [_trial(number, trial) for number, trial in enumerate(document["trials"], start=1)]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"{path} is no file of trials ({error!r})") from error
+        columns = ("", "graph", "changed", "network", "decays", "validation", "test", "2p", "3i", "ip", "2u", "inp")
+        lines += ["", f"## {path.stem}", "", document["about"], "", origin, "", *_table(columns, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _trial(number: int, trial: Mapping[str, Any]) -> tuple[str, ...]:
+    """EPFO / negation on both, and some shapes of the test set."""
+    test = trial.get("test", {})
+    validation = "{epfo:.1f} / {negation:.1f}".format(**trial["validation"])
+    figures = "{epfo:.1f} / {negation:.1f}".format(**test) if test else ""
+    shapes = (str(test["shapes"][shape]) if test else "" for shape in ("2p", "3i", "ip", "2u", "inp"))
+    about = trial["graph"], ", ".join(trial["changes"]) or "–", trial["network"], trial["decays"]
+    return str(number), *about, validation, figures, *shapes
 
 
 def _results_table(graph: str, kind: str, documents: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from itertools import product
-from typing import NamedTuple
+from itertools import combinations, product
+from typing import Literal, NamedTuple
 
 import pytest
 import torch
@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from query2particles.engine import loss as loss_module
-from query2particles.engine.loss import LossTerms, max_softmax, softmax_loss
+from query2particles.engine.loss import LossTerms, Objective, max_softmax, negatives_loss, softmax_loss
 
 TERMS = [LossTerms(*values) for values in product((0.0, 0.3), (0.0, 1.5), (1.0, -1.0))]
 each_terms = pytest.mark.parametrize("terms", TERMS, ids=str)
+each_kind = pytest.mark.parametrize("kind", ["softmax", "margin"])
 each_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 # Sums of as many rounded numbers as these tests add up.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-4}
@@ -275,3 +278,178 @@ def test_smoothing_is_uniform_over_all_entities(smoothing: float) -> None:
     expected = torch.full((2, 10), smoothing / 10)
     expected[[0, 1], [2, 7]] += 1 - smoothing
     torch.testing.assert_close(shares, expected, rtol=0, atol=5e-3)
+
+
+def test_precision_is_a_matter_of_cuda_alone() -> None:
+    own, of = factors(5, 2, 70, 3, torch.float64), targets(5, 70, torch.float64)
+    terms = LossTerms(smoothing=0.3, exclusion=1.5)
+    fused = with_gradients(max_softmax(*own, *of, terms), own)
+    precise = with_gradients(max_softmax(*own, *of, terms, precise=True), own)
+    assert all(torch.equal(one, other) for one, other in zip(fused, precise, strict=True))
+
+
+@pytest.mark.gpu
+@needs_gpu
+@each_terms
+@pytest.mark.parametrize("width", [1, 2])
+def test_precise_products_on_cuda_are_those_of_the_cpu(terms: LossTerms, width: int) -> None:
+    """Where scores are large sums that all but cancel, as those of distances: bfloat16 would leave nothing of them."""
+    whole, of = factors(33, width, 300, 40, torch.float32), targets(33, 300, torch.float32)
+    own = Factors(whole.particles, whole.table, whole.bias - 40).fresh()
+    on_device = Factors(*(one.detach().cuda() for one in own)).fresh()
+    known = Targets(*(one.cuda() for one in of))
+    expected = with_gradients(softmax_loss(own.scores(), *of, terms), own)
+    found, rough = (
+        with_gradients(max_softmax(*on_device, *known, terms, precise=precise), on_device) for precise in (True, False)
+    )
+    for one, other, wanted in zip(found, rough, expected, strict=True):
+        assert one.dtype == torch.float32
+        near, far = (float((some.cpu().float() - wanted).norm()) for some in (one, other))
+        assert near < 1e-3 * float(wanted.norm())
+        assert near < 0.2 * far
+
+
+# A few entities in place of all.
+
+Kind = Literal["softmax", "margin"]
+
+
+class Sampled(NamedTuple):
+    """The scores of positives and excluded entities, and those of others."""
+
+    scores: Tensor  # (n, 2)
+    others: Tensor  # (n, m)
+
+    def fresh(self) -> Sampled:
+        return Sampled(*(one.detach().clone().requires_grad_() for one in self))
+
+
+def sampled(n: int, m: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> tuple[Sampled, Tensor, Tensor]:
+    """With where something is excluded, and with weights, zero too."""
+    generator = torch.Generator().manual_seed(seed)
+    own = Sampled(*(2 * torch.randn(n, size, generator=generator, dtype=dtype) for size in (2, m)))
+    apart = torch.rand(n, generator=generator) > 0.4
+    weights = torch.rand(n, generator=generator, dtype=dtype) * 2
+    weights[1::4] = 0
+    own.scores[~apart, 1] = own.scores[~apart, 0]
+    return own.fresh(), apart, weights
+
+
+def literal_of_some(
+    kind: Kind, own: Sampled, apart: Tensor, weights: Tensor, entities: int, terms: LossTerms
+) -> Tensor:
+    """Query by query and entity by entity."""
+    epsilon, kappa, sign = terms
+    total = own.scores.new_zeros(())
+    for (positive, excluded), others, is_apart, weight in zip(*own, apart, weights, strict=True):
+        s, u = sign * positive, sign * excluded
+        rest = [sign * one for one in others]
+        if kind == "softmax":
+            share = (entities - 1) / len(rest)
+            z = s.exp() + share * sum((one.exp() for one in rest), s * 0)
+            loss = z.log() - (1 - epsilon) * s - epsilon * sum(rest, s * 0) / len(rest)
+        else:
+            loss = -torch.sigmoid(s).log()
+            for one in rest:
+                loss = loss - torch.sigmoid(-one).log() / len(rest)
+        if is_apart:
+            loss = loss - kappa * torch.sigmoid(s - u).log()
+        total = total + weight * loss
+    return total
+
+
+@each_kind
+@each_terms
+@pytest.mark.parametrize(("m", "entities"), [(1, 2), (1, 50), (6, 50), (6, 7)])
+def test_losses_of_some_entities_are_the_formula(kind: Kind, terms: LossTerms, m: int, entities: int) -> None:
+    own, apart, weights = sampled(9, m)
+    wanted = literal_of_some(kind, own, apart, weights, entities, terms)
+    found = negatives_loss(kind, *own, apart, weights, entities=entities, terms=terms)
+    torch.testing.assert_close(found, wanted)
+    for one, slope in zip(torch.autograd.grad(found, own), torch.autograd.grad(wanted, own), strict=True):
+        torch.testing.assert_close(one, slope)
+
+
+@each_kind
+def test_gradients_of_some_entities_against_finite_differences(kind: Kind) -> None:
+    own, apart, weights = sampled(5, 4)
+    terms = LossTerms(smoothing=0.3, exclusion=1.5, sign=-1.0)
+
+    def loss(scores: Tensor, others: Tensor) -> Tensor:
+        return negatives_loss(kind, scores, others, apart, weights, entities=30, terms=terms)
+
+    assert torch.autograd.gradcheck(loss, tuple(own))
+
+
+def all_but(s: Tensor, positives: Tensor) -> Tensor:
+    """(n, N) scores without those of the positives, (n, N − 1)."""
+    return torch.stack([torch.cat([row[:v], row[v + 1 :]]) for row, v in zip(s, positives, strict=True)])
+
+
+@each_terms
+def test_with_all_others_it_is_the_softmax_over_all(terms: LossTerms) -> None:
+    """But for the smoothing, which here leaves the positive out of the mean."""
+    n, entities = 7, 11
+    of = targets(n, entities, torch.float64)
+    s = torch.randn(n, entities, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    others = all_but(s, of.positives)
+    pairs = s.gather(1, torch.stack([of.positives, of.excluded], 1))
+    found = negatives_loss(
+        "softmax", pairs, others, of.positives != of.excluded, of.weights, entities=entities, terms=terms
+    )
+    shifts = terms.sign * terms.smoothing * (s.mean(1) - others.mean(1))
+    torch.testing.assert_close(found, softmax_loss(s, *of, terms) + (of.weights * shifts).sum())
+
+
+@pytest.mark.parametrize("m", [1, 2, 4, 5])
+def test_some_others_stand_for_all_in_the_mean(m: int) -> None:
+    """Z is estimated without bias: its mean over all choices of m others is the softmax's own."""
+    entities, positive = 6, torch.tensor([2])
+    s = torch.randn(1, entities, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    others, one = all_but(s, positive), torch.ones(1, dtype=torch.float64)
+    pairs, apart = s[:, [2, 2]], torch.tensor([False])
+    odds = [
+        negatives_loss("softmax", pairs, others[:, list(chosen)], apart, one, entities=entities).exp()
+        for chosen in combinations(range(entities - 1), m)
+    ]
+    torch.testing.assert_close(torch.stack(odds).mean(), softmax_loss(s, positive, positive, one).exp())
+
+
+@each_kind
+def test_the_scores_of_operators_in_bfloat16_are_summed_in_float32(kind: Kind) -> None:
+    own, apart, weights = sampled(9, 6, torch.float32)
+    rounded = Sampled(*(one.detach().bfloat16() for one in own)).fresh()
+    widened = Sampled(*(one.detach().float() for one in rounded)).fresh()
+    found, wanted = (negatives_loss(kind, *some, apart, weights, entities=50) for some in (rounded, widened))
+    assert found.dtype == torch.float32
+    assert torch.equal(found, wanted)
+    assert [one.dtype for one in torch.autograd.grad(found, rounded)] == [torch.bfloat16] * 2
+
+
+@each_kind
+def test_large_scores_of_some_stay_numbers(kind: Kind) -> None:
+    own, apart, weights = sampled(9, 6, torch.float32)
+    large = Sampled(*(3000 * one for one in own)).fresh()
+    loss = negatives_loss(kind, *large, apart, weights, entities=50, terms=LossTerms(0.3, 1.5))
+    assert loss.isfinite()
+    assert all(one.isfinite().all() for one in torch.autograd.grad(loss, large))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_margin_puts_answers_above_zero_and_others_below(sign: float) -> None:
+    """Or, with negated scores, the other way round."""
+    own, apart, _ = sampled(5, 4, torch.float32)
+    for _ in range(200):
+        loss = negatives_loss("margin", *own, apart, torch.ones(5), entities=50, terms=LossTerms(sign=sign))
+        slopes = torch.autograd.grad(loss, own)
+        own = Sampled(*(one - slope for one, slope in zip(own, slopes, strict=True))).fresh()
+    assert (sign * own.scores[:, 0] > 1).all()
+    assert (sign * own.others < -1).all()
+
+
+def test_only_a_softmax_without_negatives_is_one_over_all_entities() -> None:
+    assert Objective().over_all
+    assert Objective("softmax", 0).over_all
+    assert not Objective("softmax", 5).over_all
+    assert not Objective("margin", 0).over_all
+    assert not Objective("margin", 5).over_all

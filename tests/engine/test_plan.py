@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from query2particles.engine.exact import Exact
 from query2particles.engine.execute import execute
-from query2particles.engine.method import width
+from query2particles.engine.method import lacking, width
 from query2particles.engine.plan import compile_shapes
 from query2particles.errors import UnsupportedError
 from query2particles.query.algebra import (
@@ -151,5 +151,18 @@ def test_what_a_method_lacks_is_refused() -> None:
     class NoUnion(Spelling):
         operators = EVERY - {Union}
 
-    with pytest.raises(UnsupportedError, match="NoUnion has no union; rewrite"):
+    class ChainsOnly(Spelling):
+        operators = frozenset((Anchor, Project))
+
+    with pytest.raises(UnsupportedError, match=r"^NoUnion has no union: .*lift unions to the root.*q2p methods says"):
         execute(compile_shapes((SHAPES["2u"],)), NoUnion(), [np.zeros((1, 4), dtype=int)])
+    with pytest.raises(UnsupportedError, match=r"^ChainsOnly has no intersect and no complement: "):
+        execute(compile_shapes((SHAPES["1p"], SHAPES["2in"])), ChainsOnly(), [np.zeros((1, 4), dtype=int)] * 2)
+
+
+def test_what_queries_need_that_is_not_there() -> None:
+    for name, shape in SHAPES.items():
+        assert lacking(EVERY, shape) == []
+        assert lacking(EVERY - {Union}, shape) == (["union"] if "u" in name else [])
+        assert lacking(EVERY - {Complement}, shape) == (["complement"] if "n" in name else [])
+    assert lacking(frozenset((Anchor,)), *SHAPES.values()) == ["project", "intersect", "union", "complement"]

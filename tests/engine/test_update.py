@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +14,14 @@ from torch import Tensor, nn
 from query2particles.engine import update as update_module
 from query2particles.engine.batches import Drawn, Pool
 from query2particles.engine.execute import execute
-from query2particles.engine.loss import LossTerms
+from query2particles.engine.loss import LossTerms, Objective, negatives_loss
 from query2particles.engine.plan import compile_shapes
 from query2particles.engine.update import POOLED, Update
+from query2particles.methods import emql, gqe, links, q2b
 from query2particles.methods.q2p import PRESETS, Q2P
+from query2particles.methods.registry import Model, make
 from query2particles.query.algebra import SHAPES, Complement, Query, anchor_positions, query_ids
+from worlds import random_graph
 
 ENTITIES, RELATIONS = 70, 6
 TERMS = LossTerms(smoothing=0.1, exclusion=0.7)
@@ -26,6 +30,7 @@ SHAPES_AND_TERMS: list[tuple[Query, LossTerms]] = [
     (Complement(SHAPES["1p"]), TERMS._replace(sign=-1.0)),  # as the released code trains complements
 ]
 COUNTS = [6, 4, 4, 3, 2, 5]
+SOFTMAX = Objective()
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -33,12 +38,18 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CU
 class Given:
     """A stream of random queries, `batches` batches at a time; after `rounds` draws the same ones again."""
 
-    def __init__(self, batches: int = 1, rounds: int = 4, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        batches: int = 1,
+        rounds: int = 4,
+        device: str = "cpu",
+        shapes_and_terms: Sequence[tuple[Query, LossTerms]] = SHAPES_AND_TERMS,
+    ) -> None:
         generator = torch.Generator().manual_seed(3)
         self.rounds = [
             [
                 Drawn(*(value.to(device) for value in self._part(shape, batches * count, generator)))
-                for (shape, _), count in zip(SHAPES_AND_TERMS, COUNTS, strict=True)
+                for (shape, _), count in zip(shapes_and_terms, COUNTS, strict=False)
             ]
             for _ in range(rounds)
         ]
@@ -84,8 +95,16 @@ def model_of(preset: str = "default", dimension: int = 8) -> Q2P:
         return Q2P(ENTITIES, RELATIONS, replace(PRESETS[preset], dimension=dimension, dropout=0.0)).eval()
 
 
-def update_of(method: Any, optimiser: torch.optim.Optimizer, stream: Any, clip: float = 1.0) -> Update:
-    shapes, terms = zip(*SHAPES_AND_TERMS, strict=True)
+def update_of(
+    method: Any,
+    optimiser: torch.optim.Optimizer,
+    stream: Any,
+    clip: float = 1.0,
+    *,
+    objective: Objective = SOFTMAX,
+    shapes_and_terms: Sequence[tuple[Query, LossTerms]] = SHAPES_AND_TERMS,
+) -> Update:
+    shapes, terms = zip(*shapes_and_terms, strict=True)
     generator = torch.Generator(next(method.parameters()).device)
     return Update(
         method,
@@ -218,8 +237,137 @@ def test_the_loss_falls() -> None:
     assert means[-1] < 0.7 * means[0]
 
 
-@pytest.fixture
-def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+# Other methods, and other objectives than the softmax over all entities.
+
+CHAINS: list[tuple[Query, LossTerms]] = [(SHAPES[name], TERMS) for name in ("1p", "3p")]
+WITHOUT_COMPLEMENT: list[tuple[Query, LossTerms]] = [(SHAPES[name], TERMS) for name in ("1p", "3p", "2i", "ip")]
+EDGES = random_graph(4, entities=ENTITIES, relations=RELATIONS // 2, facts=400).at("train")
+OTHERS: dict[str, tuple[Any, list[tuple[Query, LossTerms]]]] = {
+    "gqe": (gqe.Settings(dimension=8, dropout=0.0), WITHOUT_COMPLEMENT),
+    "q2b": (q2b.Settings(dimension=8), WITHOUT_COMPLEMENT),
+    "links": (links.Settings(dimension=8, entity_scale=0.3, n3=0.0, relation_prediction=0.0), CHAINS),
+    "emql": (emql.Settings(dimension=8, triples=12, width=32, dropout=0.0), WITHOUT_COMPLEMENT),
+}
+"""What they are trained on here: a method without parts of its own, one without factors, one whose states are tuples."""
+OBJECTIVES = [Objective("softmax", 5), Objective("margin", 5), Objective("margin", 0)]
+
+each_objective = pytest.mark.parametrize("objective", OBJECTIVES, ids=["softmax", "margin", "margin over all"])
+each_every_objective = pytest.mark.parametrize("objective", [SOFTMAX, *OBJECTIVES], ids=str)
+each_other = pytest.mark.parametrize("name", OTHERS)
+
+
+def other_model(name: str, **settings: Any) -> Model:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return make(name, EDGES, replace(OTHERS[name][0], **settings)).eval()
+
+
+def other_update(model: Any, name: str, *, stream: Any = None, rate: Any = 0.1, **options: Any) -> Update:
+    """By plain gradient descent."""
+    shapes_and_terms = OTHERS[name][1]
+    stream = stream or Given(shapes_and_terms=shapes_and_terms)
+    optimiser = torch.optim.SGD(model.parameters(), lr=rate)
+    return update_of(model, optimiser, stream, shapes_and_terms=shapes_and_terms, **options)
+
+
+def loss_of_some(model: Model, name: str, drawn: Sequence[Drawn], objective: Objective) -> Tensor:
+    """The mean over all queries, each shape in a plan of its own; negatives are drawn as an update draws them."""
+    kind, count = objective
+    negatives = torch.randint(ENTITIES, (count,)) if count else torch.arange(ENTITIES)
+    total = torch.zeros((), dtype=torch.float64)
+    for (shape, terms), part in zip(OTHERS[name][1], drawn, strict=True):
+        (state,) = execute(compile_shapes((shape,), model.kind), model, [part.ids])
+        scores, rows = model.score(state), torch.arange(len(part.ids))[:, None]
+        pairs = scores[rows, torch.stack([part.positives, part.excluded], 1)]
+        apart = part.positives != part.excluded
+        total = total + negatives_loss(
+            kind, pairs, scores[:, negatives], apart, part.weights, entities=ENTITIES, terms=terms
+        )
+    return total / sum(len(part.ids) for part in drawn)
+
+
+@each_objective
+@each_other
+def test_the_loss_of_some_entities(name: str, objective: Objective) -> None:
+    """The same negatives for all queries, from torch's own generator, others in every update."""
+    model = other_model(name).double()
+    update, stream = other_update(model, name, objective=objective), Given(shapes_and_terms=OTHERS[name][1])
+    losses = []
+    for seed in (1, 2, 2):
+        drawn = stream.draw()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            found = update.loss()
+            torch.manual_seed(seed)
+            expected = loss_of_some(model, name, drawn, objective)
+        torch.testing.assert_close(found, expected)
+        gradients = [torch.autograd.grad(one, list(model.parameters()), allow_unused=True) for one in (found, expected)]
+        for one, other in zip(*gradients, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None and other is not None:
+                torch.testing.assert_close(one, other)
+        losses.append(found.item())
+    assert len(set(losses)) == 3
+
+
+@pytest.mark.parametrize("name", ["q2p", *OTHERS])
+@each_every_objective
+def test_every_objective_can_be_descended(name: str, objective: Objective) -> None:
+    """Queries that come again and again are learned, whatever they are set against."""
+    if name == "q2p":
+        model: Any = model_of()
+        update = update_of(model, torch.optim.AdamW(model.parameters()), Given(rounds=1), objective=objective)
+    else:
+        model, shapes_and_terms = other_model(name), OTHERS[name][1]
+        stream = Given(rounds=1, shapes_and_terms=shapes_and_terms)
+        optimiser = torch.optim.AdamW(model.parameters())
+        update = update_of(model, optimiser, stream, objective=objective, shapes_and_terms=shapes_and_terms)
+    means = []
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for _ in range(3):
+            for _ in range(30):
+                update(1e-2)
+            means.append(update.mean_loss())
+    assert means == sorted(means, reverse=True)
+    assert means[-1] < 0.9 * means[0]
+
+
+def test_negatives_are_the_same_in_two_runs_that_start_the_same() -> None:
+    ends = []
+    for seed in (5, 5, 6):
+        model = other_model("gqe")
+        update = other_update(model, "gqe", objective=Objective("margin", 3))
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            for _ in range(3):
+                update(0.1)
+        ends.append(torch.cat([one.detach().flatten() for one in model.parameters()]))
+    assert torch.equal(ends[0], ends[1])
+    assert not torch.equal(ends[0], ends[2])
+
+
+@each_every_objective
+def test_penalties_are_added(objective: Objective) -> None:
+    """Those of the rows of all shapes, in the mean over all queries, whatever their weights."""
+    plain = other_model("links").double()
+    with_penalty: Any = other_model("links", n3=0.7, relation_prediction=0.3).double()
+    with torch.random.fork_rng():
+        losses = []
+        for model in (plain, with_penalty):
+            torch.manual_seed(0)
+            losses.append(other_update(model, "links", objective=objective).loss())
+    drawn = Given(shapes_and_terms=CHAINS).draw()
+    penalties = [
+        with_penalty.penalty(shape, part.ids, part.positives) for (shape, _), part in zip(CHAINS, drawn, strict=True)
+    ]
+    expected = torch.stack(penalties).sum() / sum(len(part.ids) for part in drawn)
+    assert expected > 0
+    torch.testing.assert_close(losses[1] - losses[0], expected)
+
+
+@contextmanager
+def pretended_cuda() -> Iterator[list[str]]:
     """Parameters say that they are on CUDA; nothing is compiled or captured, but what would be is noted."""
     noted: list[str] = []
 
@@ -231,10 +379,17 @@ def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         noted.append(f"capture {work.__name__}" + (" with a generator" if generator else ""))
         return work
 
-    monkeypatch.setattr(nn.Parameter, "is_cuda", True, raising=False)
-    monkeypatch.setattr(torch, "compile", compiled)
-    monkeypatch.setattr(update_module, "_Captured", captured)
-    return noted
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nn.Parameter, "is_cuda", True, raising=False)
+        patch.setattr(torch, "compile", compiled)
+        patch.setattr(update_module, "_Captured", captured)
+        yield noted
+
+
+@pytest.fixture
+def as_on_cuda() -> Iterator[list[str]]:
+    with pretended_cuda() as noted:
+        yield noted
 
 
 def test_what_cuda_adds_changes_nothing_but_rounding(as_on_cuda: list[str]) -> None:
@@ -267,6 +422,31 @@ def test_a_pool_is_filled_when_it_is_empty_and_not_before(as_on_cuda: list[str])
         draws.append(stream.draws - 1)  # but for the one that a pool is made with
     assert draws == [1] * POOLED + [2] * POOLED + [3]
     assert as_on_cuda
+
+
+@each_every_objective
+@each_other
+def test_what_cuda_adds_to_other_methods(name: str, objective: Objective) -> None:
+    """Only the operators that a method has are compiled; of one that has nothing but tables, nothing is rounded."""
+    model, reference, start = (other_model(name) for _ in range(3))
+    shapes_and_terms = OTHERS[name][1]
+    several = [Given(POOLED, 2, shapes_and_terms=shapes_and_terms) for _ in range(2)]
+
+    def run(one: Model, stream: Any) -> None:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            update = other_update(one, name, stream=stream, objective=objective)
+            for _ in range(POOLED + 2):
+                update(0.1)
+
+    run(reference, OneByOne(several[0]))
+    with pretended_cuda() as noted:
+        run(model, several[1])
+    rounded = any(True for part in model.children() for _ in part.parameters())
+    assert relative(moved(model, start), moved(reference, start)) < (0.05 if rounded else 1e-5)
+    assert all(one.dtype == torch.float32 for one in model.parameters())
+    here = [operator for operator in ("anchor", "project", "intersect", "complement") if hasattr(model, operator)]
+    assert [note for note in noted if note.startswith("compile")] == [f"compile {operator}" for operator in here]
 
 
 # On a GPU: captured, compiled, in bfloat16.

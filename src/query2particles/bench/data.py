@@ -15,7 +15,7 @@ from query2particles.workload.sample import sample_shape
 
 __all__ = ["bench_data", "bench_graph"]
 
-_CAPS = {"FB15k-237": 120, "NELL": 80, ATLAS: 100}
+_CAPS = {"FB15k": 100, "FB15k-237": 120, "NELL": 80, ATLAS: 100}
 """How many new or lost answers a query may have, where more are drawn."""
 
 _DRAWN = 5000

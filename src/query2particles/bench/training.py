@@ -26,12 +26,13 @@ from query2particles.engine.plan import compile_shapes
 from query2particles.engine.update import POOLED
 from query2particles.graph.graph import Graph
 from query2particles.methods.q2p import Q2P
+from query2particles.methods.registry import METHODS
 from query2particles.presets import preset
 from query2particles.provenance import machine
 from query2particles.train import prepare
 from query2particles.workload.stream import Part
 
-__all__ = ["Effort", "Products", "bench_train"]
+__all__ = ["Effort", "Products", "bench_train", "bench_train_methods"]
 
 _CAPTURED = 5
 """By then an update has been captured as a CUDA graph."""
@@ -81,16 +82,40 @@ def bench_train(
     return result
 
 
+def bench_train_methods(
+    data: Path | None, device: torch.device | str = "cpu", *, effort: Effort | None = None, say: Say = print
+) -> Bench:
+    """Updates of every method, each with its default preset and loss, over its own training mix, sampling included."""
+    where = torch.device(device)
+    effort = effort or _EFFORT[where.type]
+    name, batch = next(iter(_GRAPHS[where.type].items()))
+    graph = bench_graph(data, name, say)
+    result = Bench(
+        "train-methods",
+        machine(where.type),
+        f"{where.type}, {graph.name}, {len(graph.entities):,} entities, batch {batch:,}; default presets, each over "
+        f"its training mix, sampling included; medians of {effort.blocks} blocks of {effort.updates} updates",
+    )
+    for method in METHODS:
+        say(method)
+        figures, _ = _updates(graph, configured(preset(method), None, [f"batch={batch}"]), where, effort)
+        del figures["queries in a batch"]
+        result.figures |= {f"{method} {name}": round(value, 3) for name, value in figures.items()}
+    return result
+
+
 def _measure(result: Bench, graph: Graph, config: Config, device: torch.device, effort: Effort) -> None:
-    figures, products = _updates(graph, config, device, effort)
-    product_seconds = products.seconds(device, effort)
+    figures, parts = _updates(graph, config, device, effort)
+    product_seconds = Products.of(parts, config, len(graph.entities)).seconds(device, effort)
     result.ratios[graph.name] = round(figures["ms per update"] / 1000 / product_seconds, 2)
     figures["ms of score products"] = 1000 * product_seconds
     result.figures |= {f"{graph.name} {name}": round(value, 3) for name, value in figures.items()}
 
 
-def _updates(graph: Graph, config: Config, device: torch.device, effort: Effort) -> tuple[dict[str, float], Products]:
-    """What updates take, and the sizes of their products; the model is gone afterwards."""
+def _updates(
+    graph: Graph, config: Config, device: torch.device, effort: Effort
+) -> tuple[dict[str, float], Sequence[Part]]:
+    """What updates take, and what a batch is made of; the model is gone afterwards."""
     on_cuda = device.type == "cuda"
     if on_cuda:
         gc.collect()  # what an earlier update has left would count as memory of this one
@@ -111,7 +136,7 @@ def _updates(graph: Graph, config: Config, device: torch.device, effort: Effort)
     if on_cuda:
         figures["seconds until an update is captured"] = capture_seconds
         figures["peak GPU memory GiB"] = torch.cuda.max_memory_allocated(device) / 2**30
-    return figures, Products.of(prepared.parts, config, len(graph.entities))
+    return figures, prepared.parts
 
 
 @dataclass(frozen=True)

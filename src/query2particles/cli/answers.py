@@ -151,6 +151,10 @@ def answer(
         float, typer.Option("--min-probability", min=0, max=1, help="Leave out what is less likely an answer.")
     ] = 0.0,
     explain: Annotated[bool, typer.Option("--explain", help="Show the facts behind each answer.")] = False,
+    assignments: Annotated[
+        bool,
+        typer.Option("--assignments", help="Show what the variables are to the model, if it searches for that (CQD)."),
+    ] = False,
     syntax: Annotated[SyntaxName | None, typer.Option(help="By default, guessed from the text.")] = None,
     split: Annotated[
         SplitName, typer.Option(help="The facts to use: those of train, train + valid, or all.")
@@ -161,7 +165,7 @@ def answer(
     """Answer questions, or a file of them: from stored facts, and with a trained run beyond them."""
     from query2particles.answer import Question, Reasoner
     from query2particles.errors import Query2ParticlesError
-    from query2particles.show import note, print_answered, print_evidence, print_json
+    from query2particles.show import note, print_answered, print_evidence, print_json, say
 
     if bool(queries) == (file is not None):
         raise UsageError("name either a QUERY or a --file of them")
@@ -189,13 +193,19 @@ def answer(
                 note(f"line {number}: {one}\n")
             continue
         evidence = [reasoner.explain(one.query, answer.entity) for answer in one.answers] if explain else []
+        assigned = [reasoner.assignment(one.query, answer.entity) for answer in one.answers] if assignments else []
         proofs = {"evidence": [each.as_json() for each in evidence]} if explain else {}
+        proofs |= {"assignments": [each.as_json() for each in assigned]} if assignments else {}
         results.append({**place, **one.as_json(), **proofs})
         if not json:
             print_answered(one)
             for each in evidence:
                 typer.echo()
                 print_evidence(each)
+            for each_assigned in assigned:
+                typer.echo()
+                for line in each_assigned.lines():
+                    say(line)
             if len(asked) > 1 or file is not None:
                 typer.echo()
     if json:

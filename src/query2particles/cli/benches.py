@@ -32,6 +32,7 @@ class BenchName(StrEnum):
 
 
 _ON_A_DEVICE = (BenchName.train, BenchName.evaluate, BenchName.answer)
+_OF_ALL_METHODS = (BenchName.train, BenchName.answer)
 _OF_A_SERVER = (BenchName.serve, BenchName.soak)
 _COUNT = 5000
 
@@ -63,7 +64,7 @@ def bench(
     ] = None,
     settings: Settings = None,
     all_methods: Annotated[
-        bool, typer.Option("--all-methods", help="Of `bench answer`: compare all methods, by shape.")
+        bool, typer.Option("--all-methods", help="Of `bench answer`, by shape, and `bench train`: all methods.")
     ] = False,
     out: Annotated[
         Path | None,
@@ -75,8 +76,8 @@ def bench(
     from query2particles.files import write_json
     from query2particles.show import print_bench, print_json, print_times
 
-    if all_methods and name is not BenchName.answer:
-        raise UsageError(f"only `q2p bench answer` compares all methods; leave out --all-methods for {name.value}")
+    if all_methods and name not in _OF_ALL_METHODS:
+        raise UsageError(f"bench answer and bench train compare all methods; leave out --all-methods for {name.value}")
     ending = ""
     if name in _ON_A_DEVICE:
         where = device_named(device)
@@ -89,11 +90,11 @@ def bench(
     if out is not None:
         target = out / f"bench-{result.bench}{ending}.json"
         write_json(target, result.as_json())
-        if all_methods:
+        if all_methods and name is BenchName.answer:
             _draw_times(result, target.with_suffix(".png"))
     if json:
         print_json(result.as_json())
-    elif all_methods:
+    elif all_methods and name is BenchName.answer:
         print_times(result)
     else:
         print_bench(result)
@@ -126,16 +127,24 @@ def _bench_without_a_model(name: BenchName, data: Path | None, count: int, tripl
 def _bench_of_a_model(
     name: BenchName, data: Path | None, device: str, count: int | None, settings: list[str], all_methods: bool
 ) -> Bench:
-    from query2particles.bench.answering import bench_answer, bench_answer_methods
-    from query2particles.bench.evaluating import bench_evaluate
-    from query2particles.bench.training import bench_train
     from query2particles.show import note
 
     if name is BenchName.train:
-        return bench_train(data, device, settings=settings, say=note)
-    if all_methods:
-        return bench_answer_methods(data, device, count=count, settings=settings, say=note)
-    measure = bench_evaluate if name is BenchName.evaluate else bench_answer
+        from query2particles.bench.training import bench_train, bench_train_methods
+
+        if all_methods and settings:
+            raise UsageError("with --all-methods every method trains with its own preset: leave out --set")
+        return (
+            bench_train_methods(data, device, say=note)
+            if all_methods
+            else bench_train(data, device, settings=settings, say=note)
+        )
+    if name is BenchName.evaluate:
+        from query2particles.bench.evaluating import bench_evaluate as measure
+    elif all_methods:
+        from query2particles.bench.answering import bench_answer_methods as measure
+    else:
+        from query2particles.bench.answering import bench_answer as measure
     return measure(data, device, count=count, settings=settings, say=note)
 
 

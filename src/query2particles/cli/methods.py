@@ -19,7 +19,7 @@ _SIGNS = {"project": ".", "intersect": "&", "union": "|", "complement": "!"}
 
 @app.command()
 def methods(json: Json = False) -> None:
-    """Every method: its paper, what a set is to it, its operators, how it answers unions and complements."""
+    """What every method is, and what it can do."""
     from query2particles.show import print_json, print_table, say
 
     trained, untrained = _trained(), _untrained()

@@ -20,7 +20,7 @@ __all__ = ["l1_distances", "pair_sums"]
 
 Term = Callable[..., Tensor]
 
-_TERMS = {"cpu": 1 << 20, "cuda": 1 << 30}
+_TERMS = {"cpu": 1 << 18, "cuda": 1 << 30}
 """So many terms at a time: on a CPU, what its caches hold."""
 
 

@@ -28,6 +28,7 @@ class Settings:
     norm: bool = False
     residual: bool = False
     bias: bool = False
+    gate: bool = False
     last: float = 1.0
 
 
@@ -42,7 +43,7 @@ class BetaE(nn.Module):
         d = s.dimension
         self.entities = nn.Parameter(torch.randn(entities, 2 * d) * s.entity_scale)
         self.relations = nn.Parameter(torch.randn(relations, d if not s.residual else 2 * d) * s.entity_scale)
-        widths = [2 * d + self.relations.shape[1], *[s.hidden] * s.layers, 2 * d]
+        widths = [2 * d + self.relations.shape[1], *[s.hidden] * s.layers, (4 if s.gate else 2) * d]
         self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths[:-1], widths[1:]))
         with torch.no_grad():
             self.linears[-1].weight *= s.last
@@ -76,7 +77,10 @@ class BetaE(nn.Module):
         for lin, norm in zip(self.linears[:-1], self.norms):
             x = norm(torch.relu(lin(x)))
         x = self.linears[-1](x)
-        if self.settings.residual:
+        if self.settings.gate:
+            x, g = x.chunk(2, -1)
+            x = x + torch.sigmoid(g + 1) * (x0 + r)
+        elif self.settings.residual:
             x = x + x0 + r
         return self._pos(x)
 

@@ -22,14 +22,15 @@ class Settings:
     margin: float = 20.0
     inside: float = 0.02
     dropout: float = 0.1
-    reads: Literal["angles", "circle"] = "circle"
+    reads: Literal["angles", "circle"] = "angles"
     residual: bool = True
-    tanh: bool = False
-    entity_scale: float = 0.3
+    tanh: bool = True
+    entity_scale: float = 0.1
     modulus: float = 1.0
     start: float = -1.0
     sharp: float = 2.0
     last: float = 1.0
+    wrap: str = "none"
 
 
 def term(ca, sa, ch, sh, inside, cv, sv):
@@ -68,6 +69,12 @@ class ConE(nn.Module):
     def _angle(self, x):
         return math.pi * torch.tanh(x) if self.settings.tanh else x
 
+    def _w(self, axis):
+        if self.settings.wrap == "none":
+            return axis
+        low = -math.pi if self.settings.wrap == "pi" else -math.pi / 2
+        return torch.remainder(axis - low, 2 * math.pi) + low
+
     def _read(self, axis, ap):
         if self.settings.reads == "angles":
             return torch.cat([axis, ap], -1)
@@ -91,7 +98,7 @@ class ConE(nn.Module):
         if s.residual:
             x = x + axis
         y = math.pi * torch.tanh(s.sharp * y) + math.pi
-        return torch.cat([x, y], -1)
+        return torch.cat([self._w(x), y], -1)
 
     def intersect(self, branches):
         axis, ap = torch.stack(list(branches)).chunk(2, -1)
@@ -101,11 +108,11 @@ class ConE(nn.Module):
         x = torch.where(x.abs() + y.abs() < 1e-3, 1e-3, x)
         ax = torch.atan2(y, x)
         g = torch.sigmoid(self.outer(self.inner(read).mean(0)))
-        return torch.cat([ax, ap.amin(0) * g], -1)
+        return torch.cat([self._w(ax), ap.amin(0) * g], -1)
 
     def complement(self, state):
         axis, ap = state.chunk(2, -1)
-        return torch.cat([axis + math.pi, 2 * math.pi - ap], -1)
+        return torch.cat([self._w(axis + math.pi), 2 * math.pi - ap], -1)
 
     def score(self, state, entities=None):
         axis, ap = state.chunk(2, -1)

@@ -11,8 +11,8 @@
 with a bias b_v on top, if wanted. There is neither union nor complement: unions are lifted to the root.
 
 The matrices R_l are block-diagonal, with blocks of `block` × `block` numbers: 1 leaves a diagonal, as in DistMult; 2
-leaves, among others, all that ComplEx and RotatE can do; d is the paper's full matrix, and at d 800 a relation then
-takes as much memory as 800 entities.
+allows, among others, the complex factors of ComplEx and the rotations of RotatE; d is the paper's full matrix, and at
+d 800 a relation then takes as much memory as 800 entities.
 """
 
 from __future__ import annotations

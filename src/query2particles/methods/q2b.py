@@ -3,7 +3,7 @@
     anchor        c = e_v                     o = 0
     projection    c' = c + c_l                o' = o + |o_l|
     intersection  c' = Σ_i a⁽ⁱ⁾ ⊙ c⁽ⁱ⁾        a⁽ⁱ⁾ = exp MLP(p⁽ⁱ⁾) / Σ_j exp MLP(p⁽ʲ⁾), for each coordinate
-                  o' = min_i o⁽ⁱ⁾ ⊙ σ(DeepSets(p⁽¹⁾, …, p⁽ᴺ⁾))        DeepSets = MLP(mean_i MLP(p⁽ⁱ⁾))
+                  o' = min_i o⁽ⁱ⁾ ⊙ σ(DeepSets(p⁽¹⁾, …, p⁽ᴺ⁾))        DeepSets = W mean_i ReLU(V p⁽ⁱ⁾ + b) + b'
     distance      outside = Σ max(|e_v − c| − o, 0)      inside = Σ min(|e_v − c|, o)
     score         φ(q, e_v) = γ − outside − α inside
 
