@@ -174,17 +174,24 @@ def extended(config: Config, settings: Sequence[str]) -> Config:
 
 
 def answered_by(config: Config, method: str, settings: Sequence[str] = ()) -> Config:
-    """The configuration of a method that answers with what one of `config` has trained: itself, or one on top of it."""
+    """The configuration of a method that answers with what `config` has trained: itself, or one on the same ground."""
     if method == config.method:
         return configured(config, None, settings)
     own = METHODS[_checked("method", method, Literal[*METHODS])]
-    learned = {field.name: getattr(config.model, field.name) for field in fields(config.model)}
-    if not issubclass(type(own.settings()), type(config.model)):
+    ground = _ground(config.model)
+    learned = {field.name: getattr(config.model, field.name) for field in fields(ground)}
+    if ground is not _ground(own.settings()):
         raise UsageError(f"{method} cannot answer with what {config.method} has learned; train one: --method {method}")
     training = replace(config.training, unions=own.unions[0])
     return configured(
         replace(config, method=method, model=replace(own.settings(), **learned), training=training), None, settings
     )
+
+
+def _ground(settings: Any) -> Any:
+    """The class of the settings of what is trained: methods on top of another one extend its settings."""
+    known = {type(entry.settings()) for entry in METHODS.values()}
+    return next(kind for kind in reversed(type(settings).__mro__) if kind in known)
 
 
 def build(config: Config, graph: Graph) -> Model:

@@ -13,8 +13,11 @@ from torch import Tensor
 from query2particles.engine.compiled import Compiled
 from query2particles.engine.execute import execute
 from query2particles.engine.plan import compile_shapes
+from query2particles.methods import emql, gqe, links, q2b
 from query2particles.methods.q2p import PRESETS, Q2P
-from query2particles.query.algebra import SHAPES, anchor_positions, query_ids
+from query2particles.methods.registry import Model, make
+from query2particles.query.algebra import SHAPES, Query, anchor_positions, query_ids
+from worlds import random_graph
 
 # The compiler looks at the gradient of everything that it is given, and warns itself of that.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
@@ -73,23 +76,57 @@ def test_further_widths_and_numbers_of_branches_compile_anew(graphs: list[torch.
 def test_plans_run_the_same(preset: str, graphs: list[torch.fx.GraphModule]) -> None:
     """Results and gradients, later hops and options by name among them."""
     method = model_of(preset)
-    generator = torch.Generator().manual_seed(1)
     shapes = tuple(SHAPES[name] for name in ("2p", "pi", "inp", "up"))
+    compare(Compiled(method), method, shapes, 3)
+    assert graphs
+
+
+def compare(compiled: Compiled, method: Any, shapes: tuple[Query, ...], queries: int) -> None:
+    generator = torch.Generator().manual_seed(1)
     ids = []
     for shape in shapes:
         limits = torch.full((len(tuple(query_ids(shape))),), 6)
         limits[anchor_positions(shape)] = 20
-        ids.append((torch.rand(3, len(limits), generator=generator) * limits).long())
+        ids.append((torch.rand(queries, len(limits), generator=generator) * limits).long())
     plan = compile_shapes(shapes, method.kind)
 
     def run(chosen: Any) -> tuple[Tensor, ...]:
         scores = torch.cat([chosen.score(state) for state in execute(plan, chosen, ids)])
-        loss = torch.nn.functional.cross_entropy(scores, torch.arange(len(scores)))
+        loss = torch.nn.functional.cross_entropy(scores, torch.arange(len(scores)) % 20)
         return scores, *torch.autograd.grad(loss, list(method.parameters()))
 
-    for found, expected in zip(run(Compiled(method)), run(method), strict=True):
+    for found, expected in zip(run(compiled), run(method), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    assert graphs
+
+
+OTHERS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "gqe": (gqe.Settings(dimension=8, dropout=0.0), ("2p", "pi")),
+    "q2b": (q2b.Settings(dimension=8), ("2p", "pi")),
+    "links": (links.Settings(dimension=8), ("2p", "3p")),
+    "emql": (emql.Settings(dimension=8, triples=9, width=16), ("2p", "pi", "up")),
+}
+"""Settings, and shapes that a method can answer. Where a method lacks operators, others are compiled all the same."""
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_methods_with_fewer_operators_and_states_of_several_tensors(
+    name: str, graphs: list[torch.fx.GraphModule]
+) -> None:
+    settings, shapes = OTHERS[name]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        edges = random_graph(2, entities=20, relations=3, facts=150).at("train")
+        method: Model = make(name, edges, settings).eval()
+    compiled = Compiled(method)
+    for operator in ("anchor", "project", "intersect", "union", "complement"):
+        assert hasattr(compiled, operator) == hasattr(method, operator)
+    chosen = tuple(SHAPES[shape] for shape in shapes)
+    compare(compiled, method, chosen, 3)
+    before = len(graphs)
+    assert before
+    for queries in (5, 8):  # none is compiled anew for another number of queries
+        compare(compiled, method, chosen, queries)
+    assert len(graphs) == before
 
 
 def test_what_is_not_compiled_is_the_methods_own(graphs: list[torch.fx.GraphModule]) -> None:

@@ -248,7 +248,7 @@ OTHERS: dict[str, tuple[Any, list[tuple[Query, LossTerms]]]] = {
     "links": (links.Settings(dimension=8, entity_scale=0.3, n3=0.0, relation_prediction=0.0), CHAINS),
     "emql": (emql.Settings(dimension=8, triples=12, width=32, dropout=0.0), WITHOUT_COMPLEMENT),
 }
-"""What they are trained on here: a method without parts of its own, one without factors, one whose states are tuples."""
+"""With what they are trained on. `q2b` has no factors, `links` and `emql` only tables, `emql` states of two parts."""
 OBJECTIVES = [Objective("softmax", 5), Objective("margin", 5), Objective("margin", 0)]
 
 each_objective = pytest.mark.parametrize("objective", OBJECTIVES, ids=["softmax", "margin", "margin over all"])
@@ -443,7 +443,7 @@ def test_what_cuda_adds_to_other_methods(name: str, objective: Objective) -> Non
     with pretended_cuda() as noted:
         run(model, several[1])
     rounded = any(True for part in model.children() for _ in part.parameters())
-    assert relative(moved(model, start), moved(reference, start)) < (0.05 if rounded else 1e-5)
+    assert relative(moved(model, start), moved(reference, start)) < (0.1 if rounded else 1e-5)
     assert all(one.dtype == torch.float32 for one in model.parameters())
     here = [operator for operator in ("anchor", "project", "intersect", "complement") if hasattr(model, operator)]
     assert [note for note in noted if note.startswith("compile")] == [f"compile {operator}" for operator in here]
@@ -522,3 +522,26 @@ def test_a_captured_fill_draws_something_new_every_time() -> None:
         fill()
         seen += [tuple(part.ids.flatten().tolist()) for _ in range(2) for part in pool.take()]
     assert len(set(seen)) == 16
+
+
+@pytest.mark.gpu
+@needs_gpu
+@each_every_objective
+@each_other
+def test_captured_updates_of_other_methods(name: str, objective: Objective) -> None:
+    """The course of the loss is that of the CPU, but for which negatives are drawn; and it falls."""
+    shapes_and_terms = OTHERS[name][1]
+    model, reference = other_model(name).cuda(), other_model(name)
+    given, given_too = (Given(POOLED, 1, device, shapes_and_terms) for device in ("cuda", "cpu"))
+    optimiser = torch.optim.AdamW(reference.parameters(), weight_decay=0.0)
+    update = update_of(model, fused(model), given, objective=objective, shapes_and_terms=shapes_and_terms)
+    other = update_of(reference, optimiser, OneByOne(given_too), objective=objective, shapes_and_terms=shapes_and_terms)
+    means = []
+    for _ in range(4):
+        for _ in range(3 * POOLED):
+            update(3e-3)
+            other(3e-3)
+        means.append(update.mean_loss())
+        assert means[-1] == pytest.approx(other.mean_loss(), rel=0.1 if objective.negatives else 0.03)
+    assert means == sorted(means, reverse=True)
+    assert means[-1] < 0.95 * means[0]

@@ -1,13 +1,15 @@
-"""The layers that papers share: attention over few particles is attention over many."""
+"""The layers that papers share: attention by sums is attention by products."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from query2particles.methods.layers import Attention, attend, norm_of
+from query2particles.methods.layers import Attention, attend, attend_to_few, norm_of
 
 
 def operands(queries: int, keys: int, dimension: int = 5) -> tuple[Tensor, Tensor, Tensor]:
@@ -18,12 +20,15 @@ def operands(queries: int, keys: int, dimension: int = 5) -> tuple[Tensor, Tenso
     )
 
 
-@pytest.mark.parametrize("keys", [1, 2, 7, 8, 9, 20])
+@pytest.mark.parametrize("attention", [attend, attend_to_few])
+@pytest.mark.parametrize("keys", [1, 2, 7, 20])
 @pytest.mark.parametrize("queries", [1, 2, 9])
-def test_attention_is_the_same_whether_keys_are_few_or_many(queries: int, keys: int) -> None:
-    """Values and gradients, on both sides of the number from which on products take the place of sums."""
+def test_attention_is_the_same_by_products_and_by_sums(
+    attention: Callable[[Tensor, Tensor, Tensor], Tensor], queries: int, keys: int
+) -> None:
+    """Values and gradients."""
     one = operands(queries, keys)
-    found, expected = attend(*one), scaled_dot_product_attention(*one)
+    found, expected = attention(*one), scaled_dot_product_attention(*one)
     torch.testing.assert_close(found, expected)
     slopes = torch.randn(found.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     of_found = torch.autograd.grad(found, one, slopes)
@@ -31,10 +36,10 @@ def test_attention_is_the_same_whether_keys_are_few_or_many(queries: int, keys: 
     torch.testing.assert_close(of_found, of_expected)
 
 
-@pytest.mark.parametrize("keys", [8, 9])
-def test_attention_withstands_large_logits(keys: int) -> None:
-    q, k, v = (1e3 * operand.detach() for operand in operands(2, keys))
-    torch.testing.assert_close(attend(q, k, v), scaled_dot_product_attention(q, k, v))
+@pytest.mark.parametrize("attention", [attend, attend_to_few])
+def test_attention_withstands_large_logits(attention: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+    q, k, v = (1e3 * operand.detach() for operand in operands(2, 8))
+    torch.testing.assert_close(attention(q, k, v), scaled_dot_product_attention(q, k, v))
 
 
 def test_a_shared_matrix_serves_all_three() -> None:

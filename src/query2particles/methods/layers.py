@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Activation", "Attention", "Block", "FeedForward", "Norm", "attend", "norm_of"]
+__all__ = ["Activation", "Attention", "Block", "FeedForward", "Norm", "attend", "attend_to_few", "norm_of"]
 
 Activation = Literal["relu", "gelu"]
 Norm = Literal["none", "plain", "learned"]
@@ -20,17 +20,22 @@ _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 _FEW = 8
-"""Up to this many keys, attention is a handful of sums rather than thousands of tiny matrix products."""
+"""Up to this many keys, attention in training on CUDA, where it is compiled, is a handful of sums, which fuse with what
+is around them, rather than thousands of tiny matrix products."""
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attn(Q, K, V) = Softmax(Q Kᵀ / √d) V, for each query of the batch."""
-    scale = 1 / math.sqrt(q.shape[-1])
-    if k.shape[-2] > _FEW:
-        return torch.softmax(q @ k.transpose(-1, -2) * scale, -1) @ v
+    if k.shape[-2] <= _FEW and q.is_cuda and torch.is_grad_enabled():
+        return attend_to_few(q, k, v)
+    return torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), -1) @ v
+
+
+def attend_to_few(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The same as sums over the keys."""
     keys = range(k.shape[-2])
     logits = torch.stack([(q * k[..., j : j + 1, :]).sum(-1) for j in keys], -1)  # (n, w, keys)
-    weights = torch.softmax(logits * scale, -1)
+    weights = torch.softmax(logits / math.sqrt(q.shape[-1]), -1)
     mixed = weights[..., :1] * v[..., :1, :]
     for j in keys[1:]:
         mixed = mixed + weights[..., j : j + 1] * v[..., j : j + 1, :]

@@ -192,7 +192,7 @@ class Projection(nn.Module):
         we = self.relation(e)[:, None]  # (n, 1, 3d)
         z, r = torch.sigmoid(we[..., : 2 * d] + self.gates(p)).chunk(2, -1)
         t = torch.tanh(we[..., 2 * d :] + self.transition(r * p))
-        a = (1 - z) * p + z * t
+        a = torch.lerp(p, t, z)  # (1 − Z) ⊙ P + Z ⊙ T
         result: Tensor = self.mix(self.norm(a))
         return result
 
