@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from query2particles.config import configured
-from query2particles.presets import preset
 from query2particles.errors import RunError, UsageError
+from query2particles.presets import preset
 from query2particles.query.algebra import SHAPES
 from query2particles.run import Run
 from query2particles.train import train, validation_set

@@ -36,6 +36,7 @@ from query2particles.engine.sets import Sets
 from query2particles.errors import RunError, WorkloadError
 from query2particles.graph.graph import Graph
 from query2particles.methods.q2p import Q2P, Settings
+from query2particles.methods.registry import Model
 from query2particles.query.algebra import SHAPES, ground, has_complement, shape_named
 from query2particles.query.syntax import format_query
 from query2particles.run import Run
@@ -212,7 +213,7 @@ def test_weights_that_come_while_it_is_fitted_have_no_calibration(run: Run, monk
     """Training may go on beside it."""
     load = Run.model
 
-    def loaded_before_newer_ones_came(self: Run, *arguments: Any) -> Q2P:
+    def loaded_before_newer_ones_came(self: Run, *arguments: Any) -> Model:
         model = load(self, *arguments)
         with (run.folder / "best.safetensors").open("r+b") as file:
             file.seek(-1, 2)

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from query2particles.config import Training
-from query2particles.curriculum import doubts, rate_at, training_parts
+from query2particles.curriculum import doubts, rate_at, training_parts, training_stream
 from query2particles.query.algebra import SHAPES, Complement, nickname
+from query2particles.workload.benchmark import write_set
 from query2particles.workload.groundings import Grounding
+from query2particles.workload.labels import label
+from worlds import random_graph
 
 
 @pytest.mark.parametrize("batch", [1, 7, 64, 1000])
 @pytest.mark.parametrize("share", [0.0, 1 / 3, 1.0])
-def test_a_batch_has_the_shapes_of_the_mix(batch: int, share: float) -> None:
-    training = replace(Training(), batch=batch, union_share=share, inverted_complements=True, smoothing=0.25)
+@pytest.mark.parametrize("edge_share", [0.0, 1.0])
+def test_a_batch_has_the_shapes_of_the_mix(batch: int, share: float, edge_share: float) -> None:
+    training = replace(
+        Training(), batch=batch, union_share=share, inverted_complements=True, smoothing=0.25, edge_share=edge_share
+    )
     parts, terms = training_parts(training)
     assert sum(part.count for part in parts if part.shape != Complement(SHAPES["1p"])) == batch
     counts = {part.shape: part.count for part in parts}
@@ -30,7 +39,8 @@ def test_a_batch_has_the_shapes_of_the_mix(batch: int, share: float) -> None:
     assert counts.get(Complement(SHAPES["1p"]), 0) == one_hop
     for part, term in zip(parts, terms, strict=True):
         added = part.shape in (SHAPES["2u"], Complement(SHAPES["1p"]))
-        assert part.grounding == (Grounding.ONE_HOP if added else Grounding.WALK)
+        usual = Grounding.EDGE if edge_share else Grounding.WALK
+        assert part.grounding == (Grounding.ONE_HOP if added else usual)
         assert term.sign == (-1 if part.shape == Complement(SHAPES["1p"]) else 1)
         assert term.smoothing == 0.25
 
@@ -88,3 +98,24 @@ def test_a_rate_that_only_rises() -> None:
     assert doubts(training) == []
     (told,) = doubts(replace(training, warm_up=11, rate=0.5))
     assert "never gets to 0.5: it rises over 11 updates (warm_up), and there are 10" in told
+
+
+@pytest.mark.parametrize("from_a_folder", [False, True], ids=["drawn", "from a folder"])
+def test_subsampling_reaches_the_stream(from_a_folder: bool, tmp_path: Path) -> None:
+    """Without it all queries weigh the same; with it the weights of 1p are as 1 / √(number of tails)."""
+    graph = random_graph(2, entities=40, relations=2, facts=600)
+    training = replace(Training(), batch=200, mix={"1p": 1.0})
+    if from_a_folder:
+        edges = graph.at("train")
+        keys = np.stack(np.divmod(edges.keys, edges.relations), axis=1)
+        one_hop = {SHAPES["1p"]: keys}
+        write_set(tmp_path / "queries", graph, "train", one_hop, label(graph, "train", one_hop))
+        training = replace(training, workload=str(tmp_path / "queries"))
+    for subsampling in (False, True):
+        changed = replace(training, subsampling=subsampling)
+        parts, _ = training_parts(changed)
+        (drawn,) = training_stream(graph, changed, parts, torch.Generator().manual_seed(0)).draw()
+        tails = [len(graph.at("train").tails_of(*ids)) for ids in drawn.ids.tolist()]
+        weights = np.array(tails) ** -0.5 if subsampling else np.ones(len(tails))
+        assert len(set(tails)) > 2
+        np.testing.assert_allclose(drawn.weights.numpy(), weights / weights.mean(), rtol=1e-5)

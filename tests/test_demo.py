@@ -12,11 +12,11 @@ import pytest
 
 from processes import q2p, q2p_json, start
 from query2particles import demo
-from query2particles.presets import preset
 from query2particles.engine.exact import exact_answers_of
 from query2particles.errors import RunError, UsageError
 from query2particles.graph.graph import Graph
 from query2particles.methods.baselines import RelaxAndCount
+from query2particles.presets import preset
 from query2particles.query.algebra import SHAPES
 from query2particles.run import Run
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from query2particles.engine.exact import Batch, Exact, exact_answers
 from query2particles.engine.ranks import TiePolicy
 from query2particles.engine.sets import Sets
-from query2particles.errors import Query2ParticlesError, UnsupportedError, UsageError
+from query2particles.errors import Query2ParticlesError, UsageError
 from query2particles.evaluate import Evaluation, Figures, evaluate, result
 from query2particles.graph.folders import open_graph
 from query2particles.graph.graph import Graph
@@ -201,12 +201,17 @@ def test_a_method_may_join_disjuncts_itself() -> None:
     assert found.shapes["2i"].means["mrr"] == 1
 
 
-def test_native_unions_need_a_method_that_has_them() -> None:
-    batch = random_batch(20, shapes=["2u"])
+def test_shapes_that_a_method_lacks_are_left_out() -> None:
+    """Of averages, too; unions are lacking only where they are to be answered natively."""
+    batch = random_batch(20, shapes=["2u", "2i", "up"])
     labels = label(GRAPH, "test", batch)
-    with pytest.raises(UnsupportedError, match="union"):
-        evaluate(NoUnion(EDGES), batch, labels)
-    assert evaluate(NoUnion(EDGES), batch, labels, unions="dnf").shapes["2u"].means["mrr"] == 1
+    native = evaluate(NoUnion(EDGES), batch, labels)
+    assert list(native.shapes) == native.averaged("all") == ["2i"]
+    assert native.average("epfo") == native.average("all")
+    assert evaluate(NoUnion(EDGES), {SHAPES["up"]: batch[SHAPES["up"]]}, labels).percentages(2) == {}
+    lifted = evaluate(NoUnion(EDGES), batch, labels, unions="dnf")
+    assert lifted.shapes.keys() == {"2u", "2i", "up"}
+    assert lifted.shapes["2u"].means["mrr"] == 1
     with pytest.raises(UsageError, match="de-morgan"):
         evaluate(Exact(EDGES), batch, labels, unions="other")  # type: ignore[arg-type]
 

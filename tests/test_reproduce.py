@@ -18,12 +18,12 @@ import pytest
 import query2particles.reproduce as verb
 from processes import q2p
 from query2particles import provenance
-from query2particles.presets import preset
 from query2particles.errors import RunError, UsageError
 from query2particles.evaluate import evaluate
 from query2particles.experiments.recipes import experiment, experiments
 from query2particles.graph.folders import open_graph
 from query2particles.graph.graph import Split
+from query2particles.presets import preset
 from query2particles.query.algebra import EPFO, NEGATION
 from query2particles.reproduce import Reproduced, Watch, compared, reproduce
 from query2particles.run import Run
@@ -320,7 +320,7 @@ def document(**mrr: float) -> dict[str, Any]:
     shapes = {shape: {"queries": 1, "mrr": 50.0, **({"mrr": mrr[shape]} if shape in mrr else {})} for shape in EPFO}
     shapes |= {shape: {"queries": 1, "mrr": 1.0} for shape in NEGATION}
     averages = {"epfo": {"mrr": 25.51}, "negation": {"mrr": 5.99}}
-    about = {"name": "nell-betae-q2p", "graph": "NELL", "queries": "betae/test", "seeds": [0, 1, 2]}
+    about = {"name": "nell-betae-q2p", "method": "q2p", "graph": "NELL", "queries": "betae/test", "seeds": [0, 1, 2]}
     return {**about, "shapes": shapes, "averages": averages}
 
 
@@ -336,6 +336,27 @@ def test_what_lies_above_the_paper_and_what_below() -> None:
     assert " 1p" in below
     assert " negation" in below
     assert "seeds 0, 1, 2" in found.title
+
+
+def test_a_method_stands_beside_its_own_row() -> None:
+    for method, epfo in (("gqe", "18.6"), ("q2b", "22.9"), ("betae", "24.6")):
+        found = compared({**document(), "method": method})
+        assert [row[0] for row in found.rows] == ["here", "the paper", "difference"]
+        assert dict(zip(found.columns, found.rows[1], strict=True))["epfo"] == epfo
+    unprinted = compared({**document(), "method": "links"})
+    assert [row[0] for row in unprinted.rows] == ["here"]
+    assert "Above the paper" not in unprinted.words
+
+
+def test_what_a_row_counts_is_what_it_is_compared_by() -> None:
+    """EmQL counts a query by its best answer, all others by the mean over its answers."""
+    shapes = {shape: {"queries": 1, "hits@3": 10.0, "best_hits@3": 20.0} for shape in EPFO}
+    averages = {"epfo": {"hits@3": 10.0, "best_hits@3": 20.0}}
+    about = {**document(), "queries": "q2b/test", "shapes": shapes, "averages": averages}
+    for method, ours, paper in (("emql", "20.00", "46.8"), ("cqd-beam", "10.00", "37.6")):
+        found = compared({**about, "method": method})
+        here, printed, _ = (dict(zip(found.columns, row, strict=True)) for row in found.rows)
+        assert (here["epfo"], printed["epfo"]) == (ours, paper)
 
 
 def test_a_set_drawn_anew_says_so() -> None:

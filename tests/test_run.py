@@ -21,10 +21,10 @@ from safetensors.torch import load_file, save_file
 from processes import ENVIRONMENT
 from query2particles.checkpoint import State
 from query2particles.config import Config, build, configured
-from query2particles.presets import preset
 from query2particles.errors import RunError, UsageError
 from query2particles.graph.graph import Graph
-from query2particles.methods.q2p import Q2P
+from query2particles.methods.registry import Model
+from query2particles.presets import preset
 from query2particles.run import Run
 from worlds import random_graph
 
@@ -47,7 +47,7 @@ def run(tmp_path: Path, config: Config, graph: Graph) -> Run:
     return Run.create(tmp_path / "run", config, graph, str(tmp_path / "graph"))
 
 
-def parts(run: Run, graph: Graph, seed: int) -> tuple[Q2P, torch.optim.AdamW, torch.Generator]:
+def parts(run: Run, graph: Graph, seed: int) -> tuple[Model, torch.optim.AdamW, torch.Generator]:
     """A model, its optimiser after two steps, and a generator."""
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng([]):

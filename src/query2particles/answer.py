@@ -417,6 +417,7 @@ class Reasoner:
         if not asked:
             return
         from query2particles.engine.disjuncts import Disjuncts
+        from query2particles.engine.execute import check_operators
         from query2particles.engine.ranks import rows_at_once, scoring
         from query2particles.ranking import rank
 
@@ -428,15 +429,16 @@ class Reasoner:
         chunks = [together]
         for one in asked:
             try:
-                rows = len(Disjuncts.of(one[2].shape, self.unions).shapes)
+                parts = Disjuncts.of(one[2].shape, self.unions).shapes
+                check_operators(self.model, parts)
             except Query2ParticlesError as error:
                 yield one[0], error
                 continue
-            if together and taken + rows > room:
+            if together and taken + len(parts) > room:
                 together, taken = [], 0
                 chunks.append(together)
             together.append(one)
-            taken += rows
+            taken += len(parts)
         for chunk in filter(None, chunks):
             batch, places = _batched([parsed for _, _, parsed in chunk])
             k = min(max(question.k for _, question, _ in chunk), edges.entities)

@@ -20,7 +20,7 @@ from query2particles.engine.method import lacking
 from query2particles.errors import UsageError, clipped
 from query2particles.graph.graph import Graph
 from query2particles.methods.registry import METHODS, Model, make
-from query2particles.query.algebra import SHAPES
+from query2particles.query.algebra import SHAPES, Complement
 from query2particles.query.rewrite import Unions
 
 __all__ = ["Config", "Training", "answered_by", "build", "configured", "extended"]
@@ -212,8 +212,7 @@ def _changed(start: Config, changes: Mapping[str, Any], where: str = "") -> Conf
     config = replace(
         start, model=replace(start.model, **found["model"]), training=replace(start.training, **found["training"])
     )
-    if changes:
-        _check_operators(config)
+    _check_operators(config)
     return config
 
 
@@ -224,9 +223,16 @@ def _check_operators(config: Config) -> None:
         raise UsageError(
             f"{config.method} cannot answer unions as {training.unions}, but as {' or '.join(entry.unions)}"
         )
-    for name, weight in training.mix.items():
-        if weight and (missing := lacking(entry.operators, SHAPES[name])):
-            raise UsageError(f"{config.method} has no {' and no '.join(missing)}: leave {name} out of mix")
+    asked = {f"leave {name} out of mix": SHAPES[name] for name, weight in training.mix.items() if weight}
+    if training.union_share:
+        asked["set union_share=0"] = SHAPES["2u"]
+    if training.inverted_complements:
+        asked["set inverted_complements=false"] = Complement(SHAPES["1p"])
+    ground = _ground(config.model)
+    trained = next(one for one in METHODS.values() if type(one.settings()) is ground)
+    for advice, shape in asked.items():
+        if missing := lacking(trained.operators, shape):
+            raise UsageError(f"{config.method} has no {' and no '.join(missing)}: {advice}")
 
 
 def _checked(key: str, value: Any, wanted: Any) -> Any:

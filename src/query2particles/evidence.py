@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -174,6 +173,7 @@ class Judge:
     edges: Edges
     model: Method[Any] | None
     calibration: Calibration | None
+    unions: Unions = "native"
 
     def links(self, entities: Ints, relations: Ints) -> tuple[Floats, Floats | None]:
         """How likely each one-hop query (n,) has each entity as an answer, (n, N); and the scores, given a model."""
@@ -187,13 +187,14 @@ class Judge:
         scores, _ = score_all(self.model, batch, self.edges.entities)[shape]
         return self.judged(shape, batch[shape], scores, known), scores.double().cpu().numpy()
 
-    def members(self, shape: Query, ids: Ints, state: Any, known: Sets) -> Floats:
-        """How likely each entity answers one query, (1, N), given the model's state and the exact answers."""
+    def members(self, shape: Query, ids: Ints, known: Sets) -> Floats:
+        """How likely each entity answers one query, (1, N), given the exact answers."""
         if self.model is None:
             return self._certain(known)
-        from query2particles.engine.ranks import all_scores
+        from query2particles.engine.disjuncts import Disjuncts
 
-        return self.judged(shape, ids, all_scores(self.model, state, self.edges.entities), known)
+        scores = Disjuncts.of(shape, self.unions).scores(self.model, ids, self.edges.entities)
+        return self.judged(shape, ids, scores, known)
 
     def _certain(self, known: Sets) -> Floats:
         found: Floats = (known.matrix().toarray() != known.complemented).astype(np.float64)
@@ -232,7 +233,7 @@ def find_evidence(
     threshold: float = 0.5,
 ) -> Evidence:
     """The best tree of facts for an entity as an answer of a query."""
-    judge = Judge(graph.at(split), model, calibration)
+    judge = Judge(graph.at(split), model, calibration, unions)
     if model is None:
         search = _Search(graph, judge, query, threshold)
         tree, probability = search.tree(entity), None
@@ -242,7 +243,7 @@ def find_evidence(
         with scoring(model):
             search = _Search(graph, judge, query, threshold)
             tree = search.tree(entity)
-            probability = None if calibration is None else search.probability(entity, unions)
+            probability = None if calibration is None else search.probability(entity)
     is_known = bool(np.isin(entity, search.known[-1][0]))
     certain = is_known and not has_complement(query)
     return Evidence(
@@ -269,24 +270,13 @@ class _Search:
         self.nodes: Sequence[Node] = plan.nodes
         self.known: Sequence[Sets] = execute(plan, Exact(judge.edges), [self.ids], keep=True)
 
-    @cached_property
-    def states(self) -> Sequence[Any]:
-        """The model's state of every node."""
-        model = self.judge.model
-        if model is None:
-            return [None] * len(self.nodes)
-        from query2particles.engine.ranks import ids_for
-
-        plan = compile_shapes((self.shape,), model.kind)
-        return execute(plan, model, [ids_for(model, self.ids)], keep=True)
-
-    def probability(self, entity: int, unions: Unions) -> float:
+    def probability(self, entity: int) -> float:
         """That of the answer itself, as answers have it."""
         from query2particles.ranking import score_all
 
         model, known = self.judge.model, self.known[-1]
         assert model is not None, "without a model there is no probability"
-        scores, _ = score_all(model, {self.shape: self.ids}, self.judge.edges.entities, unions)[self.shape]
+        scores, _ = score_all(model, {self.shape: self.ids}, self.judge.edges.entities, self.judge.unions)[self.shape]
         return float(self.judge.judged(self.shape, self.ids, scores, known)[0, entity])
 
     def tree(self, entity: int) -> Proof:
@@ -316,7 +306,7 @@ class _Search:
             sources: Ints = self.ids[:, self.nodes[below].position]
             promised = np.ones(1)
         else:
-            members = self.judge.members(self.shapes[below], self.ids, self.states[below], self.known[below])
+            members = self.judge.members(self.shapes[below], self.ids, self.known[below])
             sources, promised = self._promising(promises[:, None] * backward * members)
         forward, scores = self.judge.links(sources, np.full(len(sources), relation))  # (sources, N)
         both = np.sqrt(forward[:, targets].T * backward[:, sources])

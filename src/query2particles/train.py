@@ -22,14 +22,17 @@ import torch
 from query2particles.config import Config, Training, build
 from query2particles.curriculum import doubts, rate_at, training_parts, training_stream
 from query2particles.endings import diverged, out_of_memory, stop_signals
+from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.exact import Batch
 from query2particles.engine.loss import Objective
+from query2particles.engine.method import lacking
 from query2particles.engine.update import Update
 from query2particles.errors import WorkloadError
 from query2particles.evaluate import evaluate
 from query2particles.graph.graph import Graph
 from query2particles.methods.registry import Model, trainee_of
 from query2particles.query.algebra import SHAPES, Query
+from query2particles.query.rewrite import Unions
 from query2particles.run import Run
 from query2particles.workload.labels import Labels
 from query2particles.workload.selection import drawn_queries, stored_queries
@@ -114,6 +117,7 @@ def train(
             if validation is None and not training.all_edges:
                 with in_validation():
                     validation = validation_set(graph, training)
+            validation = _answerable(prepared.model, validation, training.unions)
             for words in [*doubts(training), *_doubts_of_validation(graph, training, validated=validation is not None)]:
                 on_note(words)
         begin -= state.seconds
@@ -208,12 +212,21 @@ def validation_set(graph: Graph, training: Training) -> tuple[Batch, Mapping[Que
     return (batch, labels) if batch else None
 
 
+def _answerable(
+    model: Model, validation: tuple[Batch, Mapping[Query, Labels]] | None, unions: Unions
+) -> tuple[Batch, Mapping[Query, Labels]] | None:
+    """Nothing where the model can answer none of the queries."""
+    shapes = validation[0] if validation else ()
+    found = [shape for shape in shapes if not lacking(model.operators, *Disjuncts.of(shape, unions).shapes)]
+    return validation if found else None
+
+
 def _doubts_of_validation(graph: Graph, training: Training, *, validated: bool) -> Iterator[str]:
     """What to say where nothing is validated."""
     if validated:
         return
     if not training.all_edges:
-        why = "no query could be drawn from its validation facts" if graph.facts()["valid"] else "no validation facts"
+        why = "no validation query that the method can answer" if graph.facts()["valid"] else "no validation facts"
         yield f"{graph.name}: {why}; nothing is validated, and the latest weights are kept as the best"
     if training.patience:
         yield "patience has no effect: it counts validations, and there are none"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -48,8 +49,8 @@ COMPLEMENT = Complement(Project(Anchor(0), 1))
 MIX = ("1p", "2p", "3p", "2i", "3i", "2in", "3in", "inp", "pin", "pni")
 
 
-def stream(*parts: Part, seed: int = 0, edges: DeviceEdges = ON_DEVICE) -> Stream:
-    return Stream(edges, parts, torch.Generator().manual_seed(seed))
+def stream(*parts: Part, seed: int = 0, edges: DeviceEdges = ON_DEVICE, subsampling: bool = False) -> Stream:
+    return Stream(edges, parts, torch.Generator().manual_seed(seed), subsampling=subsampling)
 
 
 def check_positives(edges: Edges, parts: list[Part], drawn: list[Drawn]) -> None:
@@ -397,14 +398,13 @@ def test_a_cuda_graph_draws_anew_at_every_replay() -> None:
     assert all((one.ids != other.ids).any() for one, other in zip(*seen, strict=True))
 
 
-def fixed(*parts: Part, seed: int = 0) -> FixedStream:
+def fixed(*parts: Part, seed: int = 0, subsampling: bool = False) -> FixedStream:
     """Draws from 40 queries of each shape that has some."""
     names = ("1p", "2p", "3in", "n(p(e))")
     ids = {shape_named(name): usable_queries(EDGES, shape_named(name), 4000)[:40] for name in names}
     answers = exact_answers(EDGES, ids)
-    return FixedStream(
-        {shape: (ids[shape], answers[shape]) for shape in ids}, parts, torch.Generator().manual_seed(seed)
-    )
+    workload = {shape: (ids[shape], answers[shape]) for shape in ids}
+    return FixedStream(workload, parts, torch.Generator().manual_seed(seed), subsampling=subsampling)
 
 
 def test_fixed_queries() -> None:
@@ -433,6 +433,66 @@ def test_fixed_positives_are_uniform_and_queries_without_answers_left_out() -> N
     assert np.bincount(first.numpy(), minlength=9)[[3, 5, 8]] == pytest.approx(len(first) / 3, rel=0.06)
     with pytest.raises(SamplingError, match="no 2p queries with an answer"):
         FixedStream({shape: (ids, answers)}, [Part(SHAPES["2p"], 3)], generator)
+
+
+def expected_weights(shapes: list[Query], drawn: list[Drawn]) -> list[npt.NDArray[np.float64]]:
+    """1 / √a of a query with a answers, in the mean over all parts 1."""
+    sizes = [
+        exact_answers(EDGES, {shape: one.ids[:, : len(tuple(query_ids(shape)))].numpy()})[shape].sizes
+        for shape, one in zip(shapes, drawn, strict=True)
+    ]
+    mean = np.mean(np.concatenate(sizes) ** -0.5)
+    return [several**-0.5 / mean for several in sizes]
+
+
+@pytest.mark.parametrize("of", [stream, fixed])
+def test_one_hop_queries_with_many_answers_weigh_less(of: Callable[..., Stream | FixedStream]) -> None:
+    """By exactly 1 / √a, also drawn by edge; of what is put together from them, the first one counts."""
+    one_hop = SHAPES["1p"]
+    parts = [
+        Part(one_hop, 700),
+        Part(one_hop, 300, Grounding.EDGE),
+        Part(SHAPES["2u"], 200, Grounding.ONE_HOP),
+        Part(COMPLEMENT, 100, Grounding.ONE_HOP),
+    ]
+    drawn, plain = (list(of(*parts, subsampling=subsampling).draw()) for subsampling in (True, False))
+    weights = torch.cat([one.weights for one in drawn])
+    assert weights.dtype == torch.float32
+    assert float(weights.mean()) == pytest.approx(1, abs=1e-5)
+    assert len(set(weights.tolist())) > 5
+    for one, wanted in zip(drawn, expected_weights([one_hop] * 4, drawn), strict=True):
+        np.testing.assert_allclose(one.weights.numpy(), wanted, rtol=1e-5)
+    for one, other in zip(drawn, plain, strict=True):  # nothing else is drawn for it
+        assert torch.equal(one.ids, other.ids)
+        assert torch.equal(one.positives, other.positives)
+        assert (other.weights == 1).all()
+
+
+def test_weights_of_a_fixed_workload_are_exact_for_all_shapes() -> None:
+    parts = [Part(shape_named(name), 500) for name in ("2p", "1p", "n(p(e))", "3in")]
+    drawn = list(fixed(*parts, subsampling=True).draw())
+    for one, wanted in zip(drawn, expected_weights([part.shape for part in parts], drawn), strict=True):
+        np.testing.assert_allclose(one.weights.numpy(), wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("grounding", [Grounding.WALK, Grounding.EDGE])
+def test_weights_of_other_shapes_are_estimated(grounding: Grounding) -> None:
+    """From as many answers as were looked at, and not far off."""
+    parts = [Part(SHAPES[name], 1000, grounding) for name in ("2p", "2i", "pi", "2in", "pin")]
+    drawn = list(stream(*parts, subsampling=True).draw())
+    for part, one, wanted in zip(parts, drawn, expected_weights([part.shape for part in parts], drawn), strict=True):
+        ratios = one.weights.numpy() / wanted
+        assert np.median(ratios) == pytest.approx(1, abs=0.05), nickname(part.shape)
+        assert np.corrcoef(one.weights.numpy(), wanted)[0, 1] > 0.9, nickname(part.shape)
+
+
+def test_subsampling_gives_no_weight_to_what_has_none() -> None:
+    edges = random_graph(4, entities=12, relations=2, facts=30).at("train")
+    parts = [Part(SHAPES["1p"], 4), Part(SHAPES["3in"], 4)]
+    source = stream(*parts, edges=DeviceEdges.of(edges, "cpu"), subsampling=True)
+    one_hop, negated = source.draw_from(torch.zeros(source.uniforms, dtype=torch.float64))
+    assert negated.weights.tolist() == [0, 0, 0, 0]
+    assert one_hop.weights.tolist() == [2, 2, 2, 2]  # the same query each time
 
 
 def test_equal_branches_and_steps_straight_back_do_not_occur() -> None:

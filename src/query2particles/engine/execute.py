@@ -12,7 +12,7 @@ from query2particles.engine.plan import Plan
 from query2particles.errors import UnsupportedError
 from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union
 
-__all__ = ["execute"]
+__all__ = ["check_operators", "execute"]
 
 State = TypeVar("State")
 
@@ -25,11 +25,7 @@ def execute(plan: Plan, method: Method[State], ids: Sequence[Any], *, keep: bool
 
     `ids[i]` holds the rows of shape i, (n, positions). A state is dropped as soon as the call that needs it has run.
     """
-    if missing := lacking(method.operators, *plan.shapes):
-        raise UnsupportedError(
-            f"{type(method).__name__} has no {' and no '.join(missing)}: ask without, lift unions to the root (dnf), "
-            "or ask another method (q2p methods says what each can do)"
-        )
+    check_operators(method, plan.shapes)
     states: dict[int, State] = {}
     whole: dict[tuple[int, ...], State] = {}  # results that no call has taken apart yet, by their nodes
 
@@ -60,6 +56,15 @@ def execute(plan: Plan, method: Method[State], ids: Sequence[Any], *, keep: bool
             result = apply(operands[0] if step.operator is Complement else operands)
         whole[step.nodes] = result
     return parts_of(tuple(range(len(plan.nodes)))) if keep else parts_of(plan.roots)
+
+
+def check_operators(method: Method[Any], shapes: Sequence[Query]) -> None:
+    """Refuse what a method cannot do."""
+    if missing := lacking(method.operators, *shapes):
+        raise UnsupportedError(
+            f"{type(method).__name__} has no {' and no '.join(missing)}: ask without, lift unions to the root (dnf), "
+            "or ask another method (q2p methods says what each can do)"
+        )
 
 
 def _joined(columns: list[Any]) -> Any:

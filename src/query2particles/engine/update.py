@@ -24,7 +24,7 @@ from query2particles.query.algebra import Query
 
 __all__ = ["POOLED", "Update"]
 
-POOLED = 16
+POOLED = 32
 """On CUDA a stream draws this many batches at a time."""
 
 _WARM_UP = 3

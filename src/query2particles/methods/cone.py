@@ -1,138 +1,167 @@
+"""ConE (Zhang et al., NeurIPS 2021): a set of entities is d sector cones, each with an axis and an aperture.
+
+    anchor        θ_ax = θ_v                        θ_ap = 0
+    projection    (x, y) = MLP(θ_ax + r_ax, θ_ap + r_ap)
+                  θ'_ax = π tanh x                  θ'_ap = π + π tanh 2y
+    intersection  θ'_ax = Arg Σ_k a⁽ᵏ⁾ ⊙ exp(i θ⁽ᵏ⁾_ax)        a⁽ᵏ⁾ = exp MLP(p⁽ᵏ⁾) / Σ_j exp MLP(p⁽ʲ⁾), for each cone
+                  θ'_ap = min_k θ⁽ᵏ⁾_ap ⊙ σ(DeepSets(p⁽¹⁾, …, p⁽ᴺ⁾))        DeepSets = W mean_k ReLU(V p⁽ᵏ⁾ + b) + b'
+    complement    θ'_ax = θ_ax ± π                  θ'_ap = 2π − θ_ap
+    score         φ(q, v) = γ − m (outside + λ inside)
+
+where p = (θ_ax − θ_ap/2, θ_ax + θ_ap/2) are the bounds of a cone, and m is learned. Distances are half chords of the
+unit circle. With δ, half the angle between θ_v and the axis, and h = θ_ap/4, a quarter of the aperture, an entity is
+inside if δ ≤ h, and
+
+    outside = Σ max(0, sin(δ − h))                  inside = Σ min(sin δ, sin h)
+
+which are the paper's minima over the two bounds: the bound that is nearer lies at the angle 2 |δ − h|. As sin δ and
+cos δ follow from the sines and cosines of halves of both angles, no pair of a query and an entity takes more than
+products.
+
+By default a relation turns the axis, and the MLP only corrects that (`residual`): θ'_ax = θ_ax + r_ax + π tanh x. There
+is no union: unions are lifted to the root, or rewritten with complements, which are exact.
+"""
+
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from functools import lru_cache
+from typing import ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from query2particles.engine.method import width
+from query2particles.engine.pairs import pair_sums
+from query2particles.methods.betae import Perceptron
 from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query
 
 __all__ = ["ConE", "Settings"]
 
+_NO_DIRECTION = 1e-3
+"""Axes whose mean is shorter than this cancel each other: it has no direction, and its angle no useful derivative."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
+    """The sizes, and how a model starts."""
+
     dimension: int = 400
+    """d: the number of cones, each of two numbers."""
     hidden: int = 1600
+    """The width of the projection's MLP."""
     layers: int = 2
-    margin: float = 20.0
-    inside: float = 0.02
-    dropout: float = 0.1
-    reads: Literal["angles", "circle"] = "angles"
+    """Its hidden layers."""
     residual: bool = True
-    tanh: bool = True
+    """A relation turns the axis, and the MLP is added to that; without, the MLP alone gives the axis, as printed."""
+    dropout: float = 0.1
+    """On what enters a projection."""
+    margin: float = 20.0
+    """γ"""
+    inside: float = 0.02
+    """λ: how much a way inside the cone counts; a way outside counts 1."""
+    modulus: float = 6.0
+    """m √d at the start: scores of random entities then differ by about one."""
+    aperture: float = 0.1
+    """Of projections at the start, in radians. Cones that start wide hold so many entities that they learn slowly; the
+    paper's start around π."""
     entity_scale: float = 0.1
-    modulus: float = 1.0
-    start: float = -1.0
-    sharp: float = 2.0
-    last: float = 1.0
-    wrap: str = "none"
-
-
-def term(ca, sa, ch, sh, inside, cv, sv):
-    s = (sv * ca - cv * sa).abs()
-    c = (cv * ca + sv * sa).abs()
-    return torch.relu(s * ch - c * sh) + inside * torch.minimum(s, sh)
-
-
-def pair_sums(term, left, right):
-    return term(*[l[:, None] for l in left], *[r if r.dim() == 3 else r[None] for r in right]).sum(-1)
+    """Standard deviation of entities and relations at the start, in half turns."""
 
 
 class ConE(nn.Module):
+    """Cones (n, 2, d), axis and aperture, in the type of the tables; only the networks may run in less."""
+
     operators: ClassVar[frozenset[type[Query]]] = frozenset((Anchor, Project, Intersect, Complement))
     kind = staticmethod(width)
 
     def __init__(self, entities: int, relations: int, settings: Settings | None = None) -> None:
         super().__init__()
-        self.settings = s = settings or Settings()
-        d = s.dimension
-        self.entities = nn.Parameter(torch.randn(entities, d) * s.entity_scale)
-        self.relations = nn.Parameter(torch.randn(relations, 2 * d) * s.entity_scale)
-        self.modulus = nn.Parameter(torch.tensor(s.modulus))
-        read = 3 * d if s.reads == "circle" else 2 * d
-        widths = [read, *[s.hidden] * s.layers, 2 * d]
-        self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths[:-1], widths[1:]))
-        with torch.no_grad():
-            self.linears[-1].weight *= s.last
-            self.linears[-1].bias *= s.last
-            self.linears[-1].bias[d:] += s.start
-        self.att = nn.Sequential(nn.Linear(read, 2 * d), nn.ReLU(), nn.Linear(2 * d, d))
-        self.inner = nn.Sequential(nn.Linear(read, 2 * d), nn.ReLU(), nn.Linear(2 * d, d), nn.ReLU())
-        self.outer = nn.Sequential(nn.Linear(d, d), nn.ReLU(), nn.Linear(d, d))
-        self.drop = nn.Dropout(s.dropout)
+        self.settings = settings = settings or Settings()
+        d = settings.dimension
+        self.entities = nn.Parameter(torch.randn(entities, d) * settings.entity_scale)
+        self.relations = nn.Parameter(torch.randn(relations, 2 * d) * settings.entity_scale)
+        self.modulus = nn.Parameter(torch.tensor(settings.modulus / math.sqrt(d)))  # m
+        self.dropout = nn.Dropout(settings.dropout)
+        self.projection = Perceptron(2 * d, *[settings.hidden] * settings.layers, 2 * d)
+        self.intersection = Intersection(d)
 
-    def _angle(self, x):
-        return math.pi * torch.tanh(x) if self.settings.tanh else x
+    def anchor(self, entities: Tensor) -> Tensor:
+        axis = _half_turns(functional.embedding(entities, self.entities))
+        return torch.stack([axis, torch.zeros_like(axis)], 1)
 
-    def _w(self, axis):
-        if self.settings.wrap == "none":
-            return axis
-        low = -math.pi if self.settings.wrap == "pi" else -math.pi / 2
-        return torch.remainder(axis - low, 2 * math.pi) + low
+    def project(self, state: Tensor, relations: Tensor, *, hop: int = 0) -> Tensor:
+        moved = state + _half_turns(functional.embedding(relations, self.relations)).view_as(state)
+        x, y = self.projection(self.dropout(moved.flatten(1))).view_as(state).unbind(1)
+        axis = moved[:, 0] + _half_turns(x) if self.settings.residual else _half_turns(x)
+        start = math.atanh(self.settings.aperture / math.pi - 1)
+        return torch.stack([_wrapped(axis), math.pi + _half_turns(start + 2 * y)], 1)
 
-    def _read(self, axis, ap):
-        if self.settings.reads == "angles":
-            return torch.cat([axis, ap], -1)
-        return torch.cat([axis.cos(), axis.sin(), ap], -1)
+    def intersect(self, branches: Sequence[Tensor]) -> Tensor:
+        result: Tensor = self.intersection(torch.stack(list(branches), 1))
+        return result
 
-    def anchor(self, entities):
-        axis = self._angle(functional.embedding(entities, self.entities))
-        return torch.cat([axis, torch.zeros_like(axis)], -1)
+    def complement(self, state: Tensor) -> Tensor:
+        axis, aperture = state.unbind(1)
+        return torch.stack([_wrapped(axis + math.pi), 2 * math.pi - aperture], 1)
 
-    def project(self, state, relations, *, hop=0):
-        s = self.settings
-        rax, rap = functional.embedding(relations, self.relations).chunk(2, -1)
-        axis, ap = state.chunk(2, -1)
-        rax = self._angle(rax)
-        axis, ap = axis + rax, ap + rap
-        x = self.drop(self._read(axis, ap))
-        for lin in self.linears[:-1]:
-            x = torch.relu(lin(x))
-        x, y = self.linears[-1](x).chunk(2, -1)
-        x = math.pi * torch.tanh(x)
-        if s.residual:
-            x = x + axis
-        y = math.pi * torch.tanh(s.sharp * y) + math.pi
-        return torch.cat([self._w(x), y], -1)
+    def score(self, state: Tensor, entities: Tensor | None = None) -> Tensor:
+        raw = self.entities if entities is None else functional.embedding(entities, self.entities)
+        point, axis, quarter = _half_turns(raw) / 2, state[:, 0] / 2, state[:, 1] / 4
+        left = [axis.cos(), axis.sin(), quarter.cos(), quarter.sin()]
+        distance = pair_sums(_distance(self.settings.inside), left, [point.cos(), point.sin()])
+        return self.settings.margin - self.modulus * distance
 
-    def intersect(self, branches):
-        axis, ap = torch.stack(list(branches)).chunk(2, -1)
-        read = self._read(axis, ap)
-        w = torch.softmax(self.att(read), 0)
-        x, y = (w * axis.cos()).sum(0), (w * axis.sin()).sum(0)
-        x = torch.where(x.abs() + y.abs() < 1e-3, 1e-3, x)
-        ax = torch.atan2(y, x)
-        g = torch.sigmoid(self.outer(self.inner(read).mean(0)))
-        return torch.cat([self._w(ax), ap.amin(0) * g], -1)
-
-    def complement(self, state):
-        axis, ap = state.chunk(2, -1)
-        return torch.cat([self._w(axis + math.pi), 2 * math.pi - ap], -1)
-
-    def score(self, state, entities=None):
-        axis, ap = state.chunk(2, -1)
-        v = self._angle(self.entities if entities is None else functional.embedding(entities, self.entities)) / 2
-        left = [
-            (axis / 2).cos(),
-            (axis / 2).sin(),
-            (ap / 4).cos(),
-            (ap / 4).sin(),
-            torch.full_like(ap, self.settings.inside),
-        ]
-        right = [v.cos(), v.sin()]
-        if len(state) * len(v) * axis.shape[1] > 3e7 and v.dim() == 2:
-            dist = torch.cat([pair_sums(term, [l[i : i + 16] for l in left], right) for i in range(0, len(axis), 16)])
-        else:
-            dist = pair_sums(term, left, right)
-        return self.settings.margin - self.modulus * dist
-
-    def stack(self, states):
+    def stack(self, states: Sequence[Tensor]) -> Tensor:
         return torch.cat(list(states))
 
-    def split(self, state, sizes):
+    def split(self, state: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
         return torch.split(state, list(sizes))
+
+
+class Intersection(nn.Module):
+    """SemanticAverage of the axes and CardMin of the apertures; nothing here knows an order of the branches."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.attention = Perceptron(2 * dimension, dimension, dimension)
+        self.each = nn.Linear(2 * dimension, dimension)  # V
+        self.together = nn.Linear(dimension, dimension)  # W
+
+    def forward(self, cones: Tensor) -> Tensor:
+        """Branches (n, N, 2, d)."""
+        axis, aperture = cones.unbind(2)  # (n, N, d)
+        p = torch.cat([axis - aperture / 2, axis + aperture / 2], -1)
+        a = torch.softmax(self.attention(p), 1)
+        x, y = (a * axis.cos()).sum(1), (a * axis.sin()).sum(1)
+        x = torch.where(x.abs() + y.abs() < _NO_DIRECTION, _NO_DIRECTION, x)
+        several = torch.relu(self.each(p.to(self.each.weight.dtype)))
+        shrinking = torch.sigmoid(self.together(several.mean(1)).to(p.dtype))
+        return torch.stack([torch.atan2(y, x), aperture.amin(1) * shrinking], 1)
+
+
+def _half_turns(x: Tensor) -> Tensor:
+    """An angle between −π and π from any number, about x half turns where that is small."""
+    return math.pi * torch.tanh(x)
+
+
+def _wrapped(angle: Tensor) -> Tensor:
+    """The same direction in [−π, π)."""
+    return torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
+
+
+@lru_cache
+def _distance(inside: float) -> Callable[..., Tensor]:
+    """What a coordinate adds to outside + λ inside, from cosines and sines: of half the axis, of a quarter of the
+    aperture, of half the entity's angle. For the same λ it is the same function, which the engine compiles once.
+    """
+
+    def term(cos_axis: Tensor, sin_axis: Tensor, cos_h: Tensor, sin_h: Tensor, cos_v: Tensor, sin_v: Tensor) -> Tensor:
+        sin_delta = (sin_v * cos_axis - cos_v * sin_axis).abs()
+        cos_delta = (cos_v * cos_axis + sin_v * sin_axis).abs()
+        return (sin_delta * cos_h - cos_delta * sin_h).relu() + inside * torch.minimum(sin_delta, sin_h)
+
+    return term
