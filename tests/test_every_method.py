@@ -13,25 +13,21 @@ from safetensors.torch import load_file
 
 from query2particles.answer import Answered, Question, Ranked, Reasoner
 from query2particles.calibration import calibrate
-from query2particles.config import Config, configured
 from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.method import lacking
 from query2particles.errors import UnsupportedError, UsageError
 from query2particles.evaluate import evaluate
 from query2particles.export import FORMATS, export_embeddings
 from query2particles.methods.registry import METHODS, trainee_of
-from query2particles.presets import PRESETS, preset
+from query2particles.presets import PRESETS
 from query2particles.query.algebra import SHAPES, Query, anchor_positions, ground, query_ids
 from query2particles.query.syntax import format_query
 from query2particles.run import Run
 from query2particles.train import Progress, _optimiser, prepare, train, validation_set
-from trainings import contents
+from trainings import contents, tiny
 from worlds import random_graph
 
 GRAPH = random_graph(3, entities=40, relations=3, facts=400)
-SIZES = {"dimension": 8, "hidden": 8, "beam": 4, "steps": 2, "triples": 8, "width": 16, "dropout": 0.2}
-TRAINING = ("batch=24", "updates=12", "validate_every=4", "validation_queries=3", "warm_up=3")
-
 each_method = pytest.mark.parametrize("method", METHODS)
 
 
@@ -40,30 +36,16 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def small(method: str, *settings: str) -> Config:
-    """The preset for small graphs, for an even smaller one."""
-    start = preset(method, "small")
-    sizes = [f"{key}={size}" for key, size in SIZES.items() if hasattr(start.model, key)]
-    return configured(start, None, [*sizes, *TRAINING, *settings])
-
-
-def saved(folder: Path) -> Path:
-    """The graph, where a run can find it."""
-    if not folder.exists():
-        GRAPH.save(folder)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     """One of each method, trained when it is asked for."""
     folder = tmp_path_factory.mktemp("runs")
-    graph_folder = str(saved(folder / "graph"))
+    GRAPH.save(folder / "graph")
 
     class Trained(dict[str, Run]):
         def __missing__(self, method: str) -> Run:
             torch.set_num_threads(1)
-            run = Run.create(folder / method, small(method), GRAPH, graph_folder)
+            run = Run.create(folder / method, tiny(method), GRAPH, str(folder / "graph"))
             train(run, GRAPH)
             self[method] = run
             return run
@@ -131,7 +113,7 @@ def test_a_trained_run_is_evaluated_on_what_it_can_answer(method: str, runs: dic
 )
 def test_a_resumed_training_ends_as_if_left_alone(method: str, settings: tuple[str, ...], tmp_path: Path) -> None:
     """Dropout and negatives come from torch's own generator, which is brought back too; every bit is the same."""
-    config = small(method, *settings)
+    config = tiny(method, *settings)
     alone, resumed = (Run.create(tmp_path / name, config, GRAPH, "atlas") for name in ("alone", "resumed"))
     train(alone, GRAPH)
 
@@ -153,7 +135,7 @@ def test_a_resumed_training_ends_as_if_left_alone(method: str, settings: tuple[s
 
 
 def test_two_seeds_are_two_trainings(tmp_path: Path, runs: dict[str, Run]) -> None:
-    other = Run.create(tmp_path / "other", small("q2b", "seed=1"), GRAPH, "atlas")
+    other = Run.create(tmp_path / "other", tiny("q2b", "seed=1"), GRAPH, "atlas")
     train(other, GRAPH)
     assert contents(other.folder)["best.safetensors"] != contents(runs["q2b"].folder)["best.safetensors"]
 
@@ -162,9 +144,7 @@ def test_two_seeds_are_two_trainings(tmp_path: Path, runs: dict[str, Run]) -> No
 def test_every_preset_makes_an_update(method: str) -> None:
     """Cut down in size alone: losses, negatives and mixes as they are."""
     for name in PRESETS[method]:
-        start = preset(method, name)
-        sizes = [f"{key}={size}" for key, size in SIZES.items() if hasattr(start.model, key)]
-        prepared = prepare(configured(start, None, [*sizes, "batch=40"]), GRAPH, torch.device("cpu"))
+        prepared = prepare(tiny(method, "batch=40", name=name), GRAPH, torch.device("cpu"))
         before = [one.detach().clone() for one in prepared.trained.parameters()]
         prepared.update(1e-3)
         assert np.isfinite(prepared.update.mean_loss())
@@ -174,7 +154,7 @@ def test_every_preset_makes_an_update(method: str) -> None:
 
 @each_method
 def test_only_tables_decay(method: str) -> None:
-    config = small(method, "decay=0.7")
+    config = tiny(method, "decay=0.7")
     model = prepare(config, GRAPH, torch.device("cpu")).trained
     optimiser = _optimiser(model, config.training, torch.device("cpu"))
     decays = {id(one): group["weight_decay"] for group in optimiser.param_groups for one in group["params"]}
@@ -281,7 +261,7 @@ def test_assignments_of_those_that_search_for_them(runs: dict[str, Run]) -> None
 
 def test_a_method_that_lacks_all_shapes_of_a_validation(tmp_path: Path) -> None:
     """Nothing can be said of it, which is said, rather than that it had an error."""
-    config = small("links")
+    config = tiny("links")
     drawn = validation_set(GRAPH, config.training)
     assert drawn is not None
     batch, labels = drawn

@@ -1,4 +1,4 @@
-"""What two trainings have to have in common."""
+"""Trainings of a moment, of any method, and what two of them have to have in common."""
 
 from __future__ import annotations
 
@@ -9,9 +9,21 @@ from typing import Any
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from query2particles.config import Config, configured
+from query2particles.presets import preset
 from query2particles.run import Run
 
-__all__ = ["contents"]
+__all__ = ["contents", "tiny"]
+
+_SIZES = {"dimension": 8, "hidden": 8, "beam": 4, "steps": 2, "triples": 8, "width": 16, "dropout": 0.2}
+_TRAINING = ("updates=12", "validate_every=4", "validation_queries=3", "warm_up=3")
+
+
+def tiny(method: str, *settings: str, name: str = "small") -> Config:
+    """A preset, by default that for small graphs, cut down in size: a dozen updates of a few queries."""
+    start = preset(method, name)
+    sizes = [f"{key}={size}" for key, size in _SIZES.items() if hasattr(start.model, key)]
+    return configured(start, None, [*sizes, *_TRAINING, "batch=24", *settings])
 
 
 def contents(folder: Path) -> dict[str, Any]:

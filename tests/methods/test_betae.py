@@ -456,3 +456,19 @@ def test_a_model_starts_as_its_settings_say() -> None:
     with torch.no_grad():
         scores = model.score(model.project(model.anchor(torch.arange(30)), torch.arange(30)))
     assert 0.3 < float(scores.std(1).mean()) < 3
+
+
+def test_what_is_remembered_of_entities_is_forgotten_when_they_change() -> None:
+    model = BetaE(12, 4, Settings(dimension=3, hidden=4)).double().eval()
+    states = model.anchor(torch.tensor([1, 2])).detach()
+    for _ in range(2):
+        with torch.no_grad():
+            found, again = model.score(states), model.score(states)
+            alone = model.score(states, torch.arange(12))
+            torch.testing.assert_close(found, alone)
+            assert torch.equal(found, again)
+            model.entities += 0.1
+    with torch.inference_mode():
+        torch.testing.assert_close(model.score(states), model.score(states, torch.arange(12)))
+    slopes = torch.autograd.grad(model.score(states).sum(), model.entities)
+    assert bool(slopes[0].abs().sum() > 0)

@@ -133,7 +133,9 @@ class Equations:
             if to_axis >= base:
                 outside += min(abs(math.sin((angle - lower) / 2)), abs(math.sin((angle - upper) / 2)))
             inside += min(to_axis, base)
-        return self.settings.margin - float(self.weights["modulus"]) * (outside + self.settings.inside * inside)
+        return self.settings.margin - float(self.weights["nearness.modulus"]) * (
+            outside + self.settings.inside * inside
+        )
 
     def answer(self, query: Query) -> Cones:
         below = [self.answer(branch) for branch in branches(query)]
@@ -183,7 +185,7 @@ def distance(state: Tensor, angles: Tensor, inside: float) -> float:
     model = model_of(Settings(inside=inside))
     with torch.no_grad():
         model.entities[0] = torch.atanh(torch.tensor([wrapped(x) / PI for x in angles.tolist()], dtype=torch.float64))
-        model.modulus.fill_(1)
+        model.nearness.modulus.fill_(1)
         return float(model.settings.margin - model.score(state, torch.tensor([0])))
 
 
@@ -412,4 +414,4 @@ def test_a_model_starts_as_its_settings_say() -> None:
         scores = model.score(state)
     assert float(state[:, 1].median()) == pytest.approx(start.aperture, rel=0.5)
     assert 0.3 < float(scores.std(1).mean()) < 3
-    assert float(model.modulus.detach()) == pytest.approx(start.modulus / 20)
+    assert float(model.nearness.modulus.detach()) == pytest.approx(start.modulus / 20)

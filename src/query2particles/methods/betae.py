@@ -23,7 +23,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import ClassVar, Literal
 
 import torch
@@ -31,9 +30,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from query2particles.engine.method import width
+from query2particles.methods.layers import Perceptron
 from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query
 
-__all__ = ["BetaE", "Perceptron", "Settings"]
+__all__ = ["BetaE", "Settings"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +78,7 @@ class BetaE(nn.Module):
         self.dropout = nn.Dropout(settings.dropout)
         self.projection = Perceptron(4 * d, *[settings.hidden] * settings.layers, 2 * d)
         self.attention = Perceptron(2 * d, 2 * d, d)
+        self._remembered: tuple[tuple[int, int], tuple[Tensor, Tensor]] | None = None
 
     def anchor(self, entities: Tensor) -> Tensor:
         return self._positive(functional.embedding(entities, self.entities))
@@ -96,14 +97,15 @@ class BetaE(nn.Module):
         return 1 / state
 
     def score(self, state: Tensor, entities: Tensor | None = None) -> Tensor:
-        table, bias = self._statistics(
-            self.entities if entities is None else functional.embedding(entities, self.entities)
-        )
+        if entities is None:
+            table, bias = self._statistics_of_all()
+        else:
+            table, bias = self._statistics(functional.embedding(entities, self.entities))
         return (self._density(state) @ table.transpose(-1, -2))[:, 0] + bias
 
     def factors(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One particle (n, 1, 2d + 1), table (N, 2d + 1) and bias (N,) with score(v) = ⟨p, e_v⟩ + b_v."""
-        return self._density(state), *self._statistics(self.entities)
+        return self._density(state), *self._statistics_of_all()
 
     def stack(self, states: Sequence[Tensor]) -> Tensor:
         return torch.cat(list(states))
@@ -128,25 +130,21 @@ class BetaE(nn.Module):
         constant = self.settings.margin - _log_beta(state)
         return torch.cat([(state - 1).flatten(1), constant[:, None]], 1)[:, None]
 
+    def _statistics_of_all(self) -> tuple[Tensor, Tensor]:
+        """Those of all entities, remembered while nothing trains: of many they take longer than all the rest."""
+        if torch.is_grad_enabled():
+            return self._statistics(self.entities)
+        weights = self.entities._version, self.entities.data_ptr()
+        if self._remembered is None or self._remembered[0] != weights:
+            self._remembered = weights, self._statistics(self.entities)
+        return self._remembered[1]
+
     def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Of entities (…, 2d): E ln x, E ln(1 − x) and 1, together (…, 2d + 1); and the entropy (…)."""
         own = self._positive(x)
         logarithms = own.digamma() - own.sum(-2, keepdim=True).digamma()
         entropy = _log_beta(own) - ((own - 1) * logarithms).sum((-2, -1))
         return torch.cat([logarithms.flatten(-2), torch.ones_like(x[..., :1])], -1), entropy
-
-
-class Perceptron(nn.Module):
-    """Linear layers from each size to the next, with ReLU between them, in whatever type their weights have."""
-
-    def __init__(self, *sizes: int) -> None:
-        super().__init__()
-        self.first, *others = (nn.Linear(*pair) for pair in pairwise(sizes))
-        self.others = nn.Sequential(*(layer for linear in others for layer in (nn.ReLU(), linear)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.others(self.first(x.to(self.first.weight.dtype)))
-        return result.to(x.dtype)
 
 
 def _log_beta(parameters: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ from torch.nn import functional
 
 from query2particles.engine.method import width
 from query2particles.engine.pairs import pair_sums
-from query2particles.methods.betae import Perceptron
+from query2particles.methods.layers import Perceptron
 from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query
 
 __all__ = ["ConE", "Settings"]
@@ -84,10 +84,10 @@ class ConE(nn.Module):
         d = settings.dimension
         self.entities = nn.Parameter(torch.randn(entities, d) * settings.entity_scale)
         self.relations = nn.Parameter(torch.randn(relations, 2 * d) * settings.entity_scale)
-        self.modulus = nn.Parameter(torch.tensor(settings.modulus / math.sqrt(d)))  # m
         self.dropout = nn.Dropout(settings.dropout)
         self.projection = Perceptron(2 * d, *[settings.hidden] * settings.layers, 2 * d)
         self.intersection = Intersection(d)
+        self.nearness = Nearness(settings)
 
     def anchor(self, entities: Tensor) -> Tensor:
         axis = _half_turns(functional.embedding(entities, self.entities))
@@ -110,10 +110,8 @@ class ConE(nn.Module):
 
     def score(self, state: Tensor, entities: Tensor | None = None) -> Tensor:
         raw = self.entities if entities is None else functional.embedding(entities, self.entities)
-        point, axis, quarter = _half_turns(raw) / 2, state[:, 0] / 2, state[:, 1] / 4
-        left = [axis.cos(), axis.sin(), quarter.cos(), quarter.sin()]
-        distance = pair_sums(_distance(self.settings.inside), left, [point.cos(), point.sin()])
-        return self.settings.margin - self.modulus * distance
+        result: Tensor = self.nearness(state, _half_turns(raw))
+        return result
 
     def stack(self, states: Sequence[Tensor]) -> Tensor:
         return torch.cat(list(states))
@@ -141,6 +139,23 @@ class Intersection(nn.Module):
         several = torch.relu(self.each(p.to(self.each.weight.dtype)))
         shrinking = torch.sigmoid(self.together(several.mean(1)).to(p.dtype))
         return torch.stack([torch.atan2(y, x), aperture.amin(1) * shrinking], 1)
+
+
+class Nearness(nn.Module):
+    """γ − m (outside + λ inside)"""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.margin, self.inside = settings.margin, settings.inside
+        self.modulus = nn.Parameter(torch.tensor(settings.modulus / math.sqrt(settings.dimension)))  # m
+
+    def forward(self, cones: Tensor, angles: Tensor) -> Tensor:
+        """Of queries (n, 2, d) and entities (m, d), or (n, m, d) where every query has its own."""
+        half_axis, h, half_angle = cones[:, 0] / 2, cones[:, 1] / 4, angles / 2
+        left = [half_axis.cos(), half_axis.sin(), h.cos(), h.sin()]
+        return self.margin - self.modulus * pair_sums(
+            _distance(self.inside), left, [half_angle.cos(), half_angle.sin()]
+        )
 
 
 def _half_turns(x: Tensor) -> Tensor:

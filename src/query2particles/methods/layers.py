@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Activation", "Attention", "Block", "FeedForward", "Norm", "attend", "attend_to_few", "norm_of"]
+__all__ = [
+    "Activation",
+    "Attention",
+    "Block",
+    "FeedForward",
+    "Norm",
+    "Perceptron",
+    "attend",
+    "attend_to_few",
+    "norm_of",
+]
 
 Activation = Literal["relu", "gelu"]
 Norm = Literal["none", "plain", "learned"]
@@ -72,6 +83,19 @@ class FeedForward(nn.Module):
     def forward(self, p: Tensor) -> Tensor:
         result: Tensor = self.outer(self.activation(self.inner(p)))
         return result
+
+
+class Perceptron(nn.Module):
+    """Linear layers from each size to the next, with ReLU between them, in whatever type their weights have."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__()
+        self.first, *others = (nn.Linear(*pair) for pair in pairwise(sizes))
+        self.others = nn.Sequential(*(layer for linear in others for layer in (nn.ReLU(), linear)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.others(self.first(x.to(self.first.weight.dtype)))
+        return result.to(x.dtype)
 
 
 class Block(nn.Module):
