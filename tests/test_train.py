@@ -290,7 +290,7 @@ def test_what_a_person_should_know_is_said_once(tmp_path: Path, graph: Graph) ->
 def test_validation_facts_that_yield_no_query(tmp_path: Path, graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("query2particles.train.drawn_queries", lambda *_, **__: ({}, {}))
     (told,) = notes_of(tmp_path / "run", graph, small())
-    assert "no query could be drawn from its validation facts; nothing is validated" in told
+    assert "no validation query that the method can answer; nothing is validated" in told
 
 
 def test_a_graph_that_has_grown(tmp_path: Path, graph: Graph) -> None:

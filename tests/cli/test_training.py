@@ -248,7 +248,7 @@ def test_folders_that_have_moved(tmp_path: Path, graph: Path, call: Call) -> Non
         ("train --resume NEW", "there is no run folder"),
         ("train GRAPH --out NEW --set dimensions=3", "did you mean dimension"),
         ("train GRAPH --out NEW --preset papers", "has no preset 'papers'"),
-        ("train GRAPH --out NEW --method gqe", "no method 'gqe'"),
+        ("train GRAPH --out NEW --method gqx", "no method 'gqx'"),
         ("train GRAPH --out NEW --set workload=nowhere", "there is no folder 'nowhere'"),
         ("evaluate GRAPH", r"only what learns nothing can be evaluated \(--method frequent-tails or"),
         ("evaluate RUN --queries NEW", "there is no folder of queries"),

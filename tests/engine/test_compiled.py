@@ -13,7 +13,7 @@ from torch import Tensor
 from query2particles.engine.compiled import Compiled
 from query2particles.engine.execute import execute
 from query2particles.engine.plan import compile_shapes
-from query2particles.methods import emql, gqe, links, q2b
+from query2particles.methods import betae, cone, emql, gqe, links, q2b
 from query2particles.methods.q2p import PRESETS, Q2P
 from query2particles.methods.registry import Model, make
 from query2particles.query.algebra import SHAPES, Query, anchor_positions, query_ids
@@ -102,6 +102,8 @@ def compare(compiled: Compiled, method: Any, shapes: tuple[Query, ...], queries:
 OTHERS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "gqe": (gqe.Settings(dimension=8, dropout=0.0), ("2p", "pi")),
     "q2b": (q2b.Settings(dimension=8), ("2p", "pi")),
+    "betae": (betae.Settings(dimension=8, hidden=12, dropout=0.0), ("2p", "pi", "inp")),
+    "cone": (cone.Settings(dimension=8, hidden=12, dropout=0.0), ("2p", "pi", "inp")),
     "links": (links.Settings(dimension=8), ("2p", "3p")),
     "emql": (emql.Settings(dimension=8, triples=9, width=16), ("2p", "pi", "up")),
 }

@@ -17,7 +17,7 @@ from query2particles.engine.execute import execute
 from query2particles.engine.loss import LossTerms, Objective, negatives_loss
 from query2particles.engine.plan import compile_shapes
 from query2particles.engine.update import POOLED, Update
-from query2particles.methods import emql, gqe, links, q2b
+from query2particles.methods import betae, cone, emql, gqe, links, q2b
 from query2particles.methods.q2p import PRESETS, Q2P
 from query2particles.methods.registry import Model, make
 from query2particles.query.algebra import SHAPES, Complement, Query, anchor_positions, query_ids
@@ -241,10 +241,13 @@ def test_the_loss_falls() -> None:
 
 CHAINS: list[tuple[Query, LossTerms]] = [(SHAPES[name], TERMS) for name in ("1p", "3p")]
 WITHOUT_COMPLEMENT: list[tuple[Query, LossTerms]] = [(SHAPES[name], TERMS) for name in ("1p", "3p", "2i", "ip")]
+WITHOUT_UNION: list[tuple[Query, LossTerms]] = [(SHAPES[name], TERMS) for name in ("1p", "3p", "2i", "pin")]
 EDGES = random_graph(4, entities=ENTITIES, relations=RELATIONS // 2, facts=400).at("train")
 OTHERS: dict[str, tuple[Any, list[tuple[Query, LossTerms]]]] = {
     "gqe": (gqe.Settings(dimension=8, dropout=0.0), WITHOUT_COMPLEMENT),
-    "q2b": (q2b.Settings(dimension=8), WITHOUT_COMPLEMENT),
+    "q2b": (q2b.Settings(dimension=8, entity_scale=0.6), WITHOUT_COMPLEMENT),
+    "betae": (betae.Settings(dimension=8, hidden=12, dropout=0.0), WITHOUT_UNION),
+    "cone": (cone.Settings(dimension=8, hidden=12, dropout=0.0), WITHOUT_UNION),
     "links": (links.Settings(dimension=8, entity_scale=0.3, n3=0.0, relation_prediction=0.0), CHAINS),
     "emql": (emql.Settings(dimension=8, triples=12, width=32, dropout=0.0), WITHOUT_COMPLEMENT),
 }

@@ -467,7 +467,7 @@ def test_what_is_remembered_of_entities_is_forgotten_when_they_change() -> None:
             alone = model.score(states, torch.arange(12))
             torch.testing.assert_close(found, alone)
             assert torch.equal(found, again)
-            model.entities += 0.1
+            model.entities.add_(0.1)
     with torch.inference_mode():
         torch.testing.assert_close(model.score(states), model.score(states, torch.arange(12)))
     slopes = torch.autograd.grad(model.score(states).sum(), model.entities)
