@@ -156,7 +156,7 @@ def test_what_a_method_lacks_is_refused() -> None:
 
     with pytest.raises(UnsupportedError, match=r"^NoUnion has no union: .*lift unions to the root.*q2p methods says"):
         execute(compile_shapes((SHAPES["2u"],)), NoUnion(), [np.zeros((1, 4), dtype=int)])
-    with pytest.raises(UnsupportedError, match=r"^ChainsOnly has no intersect and no complement: "):
+    with pytest.raises(UnsupportedError, match=r"^ChainsOnly has no intersection and no complement: "):
         execute(compile_shapes((SHAPES["1p"], SHAPES["2in"])), ChainsOnly(), [np.zeros((1, 4), dtype=int)] * 2)
 
 

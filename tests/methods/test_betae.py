@@ -20,6 +20,7 @@ from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.execute import execute
 from query2particles.engine.loss import max_softmax, softmax_loss
 from query2particles.engine.plan import compile_shapes
+from query2particles.errors import UsageError
 from query2particles.methods.betae import BetaE, Settings
 from query2particles.query.algebra import SHAPES, Anchor, Complement, Intersect, Project, Query, Union, branches
 from query2particles.query.rewrite import de_morgan
@@ -472,3 +473,9 @@ def test_what_is_remembered_of_entities_is_forgotten_when_they_change() -> None:
         torch.testing.assert_close(model.score(states), model.score(states, torch.arange(12)))
     slopes = torch.autograd.grad(model.score(states).sum(), model.entities)
     assert bool(slopes[0].abs().sum() > 0)
+
+
+@pytest.mark.parametrize("minimum", [0.0, 1.0, 3.0])
+def test_a_minimum_that_leaves_no_range_is_refused(minimum: float) -> None:
+    with pytest.raises(UsageError, match="minimum"):
+        BetaE(2, 2, Settings(minimum=minimum))

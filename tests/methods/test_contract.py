@@ -299,6 +299,32 @@ def test_what_is_saved_is_all_there_is(name: str) -> None:
 
 
 @each_trained
+def test_scores_are_those_of_the_weights_of_the_moment(name: str) -> None:
+    """As validation between two updates needs it. Fused optimisers, and replayed CUDA graphs, move weights without a
+    new version of the tensor: whoever remembers something of the weights must not go by that.
+    """
+    model, other = built(name).train(), built(name, seed=1).train()
+    trained = trainee_of(model)
+    optimiser = torch.optim.AdamW(trained.parameters(), lr=0.1, fused=True)
+
+    def asked(one: Model) -> Floats:
+        with scoring(one):
+            return Disjuncts((SHAPES["1p"],)).scores(one, random_ids(SHAPES["1p"]), EDGES.entities).numpy()
+
+    before = asked(model)
+    for number in range(2):
+        with torch.random.fork_rng():
+            torch.manual_seed(number)
+            torch.autograd.backward(loss_of(trained, SHAPES["1p"]))
+        optimiser.step()
+        trainee_of(other).load_state_dict(trained.state_dict())
+        now = asked(model)
+        assert not np.allclose(now, before)
+        np.testing.assert_array_equal(now, asked(other))
+        before = now
+
+
+@each_trained
 def test_first_weights_follow_from_the_seed(name: str) -> None:
     first, second, other = (trainee_of(built(name, seed)).state_dict() for seed in (0, 0, 1))
     assert all(torch.equal(first[key], second[key]) for key in first)

@@ -62,6 +62,9 @@ class Method(Protocol[State]):
         ...
 
 
+_IN_WORDS = {Project: "projection", Intersect: "intersection", Union: "union", Complement: "complement"}
+
+
 def lacking(operators: Set[type[Query]], *queries: Query) -> list[str]:
     """What these queries need that is not among the operators, in words."""
 
@@ -69,7 +72,7 @@ def lacking(operators: Set[type[Query]], *queries: Query) -> list[str]:
         return {type(query)}.union(*map(needed, branches(query)))
 
     missing = set().union(*map(needed, queries)) - operators
-    return [operator.__name__.lower() for operator in (Project, Intersect, Union, Complement) if operator in missing]
+    return [words for operator, words in _IN_WORDS.items() if operator in missing]
 
 
 def width(operator: type[Query], below: Sequence[Hashable]) -> Hashable:

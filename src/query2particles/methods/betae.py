@@ -23,13 +23,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from query2particles.engine.method import width
+from query2particles.errors import UsageError
 from query2particles.methods.layers import Perceptron
 from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query
 
@@ -72,6 +73,8 @@ class BetaE(nn.Module):
     def __init__(self, entities: int, relations: int, settings: Settings | None = None) -> None:
         super().__init__()
         self.settings = settings = settings or Settings()
+        if not 0 < settings.minimum < 1:
+            raise UsageError(f"minimum lies between 0 and 1, which parameters start at, and is not {settings.minimum}")
         d = settings.dimension
         self.entities = nn.Parameter(torch.randn(entities, 2 * d) * settings.entity_scale)
         self.relations = nn.Parameter(torch.randn(relations, 2 * d) * settings.entity_scale)
@@ -107,6 +110,12 @@ class BetaE(nn.Module):
         """One particle (n, 1, 2d + 1), table (N, 2d + 1) and bias (N,) with score(v) = ⟨p, e_v⟩ + b_v."""
         return self._density(state), *self._statistics_of_all()
 
+    def train(self, mode: bool = True) -> Self:
+        """What is remembered goes: fused optimisers and CUDA graphs move weights without a new version of them."""
+        if mode:
+            self._remembered = None
+        return super().train(mode)
+
     def stack(self, states: Sequence[Tensor]) -> Tensor:
         return torch.cat(list(states))
 
@@ -132,7 +141,7 @@ class BetaE(nn.Module):
 
     def _statistics_of_all(self) -> tuple[Tensor, Tensor]:
         """Those of all entities, remembered while nothing trains: of many they take longer than all the rest."""
-        if torch.is_grad_enabled():
+        if self.training or torch.is_grad_enabled():
             return self._statistics(self.entities)
         weights = self.entities._version, self.entities.data_ptr()
         if self._remembered is None or self._remembered[0] != weights:

@@ -36,6 +36,7 @@ from torch.nn import functional
 
 from query2particles.engine.method import width
 from query2particles.engine.pairs import pair_sums
+from query2particles.errors import UsageError
 from query2particles.methods.layers import Perceptron
 from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query
 
@@ -63,8 +64,8 @@ class Settings:
     """γ"""
     inside: float = 0.02
     """λ: how much a way inside the cone counts; a way outside counts 1."""
-    modulus: float = 6.0
-    """m √d at the start: scores of random entities then differ by about one."""
+    modulus: float = 3.0
+    """m √d at the start: scores of random entities then differ by less than one."""
     aperture: float = 0.1
     """Of projections at the start, in radians. Cones that start wide hold so many entities that they learn slowly; the
     paper's start around π."""
@@ -81,6 +82,8 @@ class ConE(nn.Module):
     def __init__(self, entities: int, relations: int, settings: Settings | None = None) -> None:
         super().__init__()
         self.settings = settings = settings or Settings()
+        if not 0 < settings.aperture < 2 * math.pi:
+            raise UsageError(f"aperture is an angle above 0 and below 2π (6.28), not {settings.aperture}")
         d = settings.dimension
         self.entities = nn.Parameter(torch.randn(entities, d) * settings.entity_scale)
         self.relations = nn.Parameter(torch.randn(relations, 2 * d) * settings.entity_scale)
