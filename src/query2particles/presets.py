@@ -139,23 +139,33 @@ PRESETS: Mapping[str, Mapping[str, Config]] = MappingProxyType(
             "small": Config(
                 method="betae",
                 preset="small",
-                model=betae.Settings(dimension=64, hidden=128),
-                training=replace(_SMALL, unions="dnf"),
+                model=betae.Settings(dimension=64, hidden=256),
+                training=replace(_SMALL, unions="dnf", updates=700, validate_every=100),
             ),
             "paper": Config(
-                method="betae", preset="paper", model=betae.Settings(), training=Training(unions="dnf", **_MARGIN)
+                method="betae",
+                preset="paper",
+                model=betae.Settings(positive="clamp", residual=False, dropout=0.0, entity_scale=0.09),
+                training=Training(unions="dnf", batch=512, rate=1e-4, **_MARGIN),
             ),
         },
         "cone": {
-            "default": Config(method="cone", model=cone.Settings(), training=Training(unions="dnf", negatives=1024)),
+            "default": Config(
+                method="cone", model=cone.Settings(), training=Training(unions="dnf", negatives=4096, rate=2e-3)
+            ),
             "small": Config(
                 method="cone",
                 preset="small",
-                model=cone.Settings(dimension=64, hidden=128),
-                training=replace(_SMALL, unions="dnf", negatives=256),
+                model=cone.Settings(dimension=32, hidden=128),
+                training=replace(
+                    _SMALL, unions="dnf", negatives=512, batch=256, rate=2e-2, updates=600, validate_every=100
+                ),
             ),
             "paper": Config(
-                method="cone", preset="paper", model=cone.Settings(), training=Training(unions="dnf", **_MARGIN)
+                method="cone",
+                preset="paper",
+                model=cone.Settings(residual=False, aperture=3.14, modulus=1.1, margin=30.0),
+                training=Training(unions="dnf", batch=512, rate=5e-5, **_MARGIN),
             ),
         },
         "links": {
