@@ -260,9 +260,11 @@ def test_the_times_of_all_methods_are_shown(
     assert told.count("1 │") >= 16
 
 
-def test_only_answers_are_compared_by_method() -> None:
+def test_only_training_and_answers_are_compared_by_method() -> None:
     with pytest.raises(UsageError, match="leave out --all-methods"):
-        app(["bench", "train", "--all-methods"], standalone_mode=False)
+        app(["bench", "evaluate", "--all-methods"], standalone_mode=False)
+    with pytest.raises(UsageError, match="its own preset: leave out --set"):
+        app(["bench", "train", "--all-methods", "--set", "dimension=8"], standalone_mode=False)
 
 
 def test_answers_are_timed_shape_by_shape() -> None:
