@@ -24,6 +24,7 @@ from query2particles.errors import UsageError
 from query2particles.methods.betae import BetaE, Settings
 from query2particles.query.algebra import SHAPES, Anchor, Complement, Intersect, Project, Query, Union, branches
 from query2particles.query.rewrite import de_morgan
+from scoring import scattered, scores_of
 from worlds import by_shape, queries, random_query
 
 Vector: TypeAlias = list[float]
@@ -57,12 +58,7 @@ def fresh_model(start: Settings, *, dimension: int = DIMENSION) -> BetaE:
 
 def model_of(start: Settings, *, seed: int = 0) -> BetaE:
     """A small model in float64, with numbers as large as those of a trained one: some parameters are at their bound."""
-    model = fresh_model(start).double().eval()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.8, generator=generator)
-    return model
+    return scattered(fresh_model(start), scale=0.8, seed=seed)
 
 
 class Equations:
@@ -169,16 +165,6 @@ def distributions_of(state: Tensor) -> list[Distributions]:
 
 def assert_equal(found: Tensor, expected: Sequence[Distributions]) -> None:
     torch.testing.assert_close(found.detach(), torch.tensor(expected, dtype=torch.float64).transpose(1, 2))
-
-
-def scores_of(model: BetaE, several: Sequence[Query]) -> Tensor:
-    """The scores (queries, entities), all in one plan."""
-    batch, places = by_shape(several)
-    plan = compile_shapes(tuple(batch), model.kind)
-    with torch.no_grad():
-        found = execute(plan, model, [torch.tensor(rows) for rows in batch.values()])
-        scores = {shape: model.score(state) for shape, state in zip(batch, found, strict=True)}
-    return torch.stack([scores[shape][row] for shape, row in places])
 
 
 # Operators.

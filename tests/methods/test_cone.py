@@ -22,6 +22,7 @@ from query2particles.errors import UsageError
 from query2particles.methods.cone import ConE, Settings
 from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union, branches
 from query2particles.query.rewrite import de_morgan
+from scoring import scattered, scores_of
 from worlds import by_shape, queries, random_query
 
 PI = math.pi
@@ -56,12 +57,7 @@ def fresh_model(start: Settings) -> ConE:
 
 def model_of(start: Settings, *, seed: int = 0) -> ConE:
     """A small model in float64, with axes and apertures all over their range."""
-    model = fresh_model(start).double().eval()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.6, generator=generator)
-    return model
+    return scattered(fresh_model(start), scale=0.6, seed=seed)
 
 
 class Equations:
@@ -188,16 +184,6 @@ def distance(state: Tensor, angles: Tensor, inside: float) -> float:
         model.entities[0] = torch.atanh(torch.tensor([wrapped(x) / PI for x in angles.tolist()], dtype=torch.float64))
         model.nearness.modulus.fill_(1)
         return float(model.settings.margin - model.score(state, torch.tensor([0])))
-
-
-def scores_of(model: ConE, several: Sequence[Query]) -> Tensor:
-    """The scores (queries, entities), all in one plan."""
-    batch, places = by_shape(several)
-    plan = compile_shapes(tuple(batch), model.kind)
-    with torch.no_grad():
-        found = execute(plan, model, [torch.tensor(rows) for rows in batch.values()])
-        scores = {shape: model.score(state) for shape, state in zip(batch, found, strict=True)}
-    return torch.stack([scores[shape][row] for shape, row in places])
 
 
 # Operators.

@@ -35,9 +35,9 @@ from query2particles.query.algebra import (
     Union,
     abstract,
     anchor_positions,
-    branches,
     query_ids,
 )
+from scoring import operators_of
 from worlds import random_graph, random_query
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -106,10 +106,6 @@ def random_trees(count: int = 40) -> list[Query]:
 
 
 EVERY_SHAPE: list[Query] = [Anchor(0), *SHAPES.values(), *random_trees()]
-
-
-def operators_of(query: Query) -> set[type[Query]]:
-    return {type(query)}.union(*map(operators_of, branches(query)))
 
 
 def supported(method: Method[Any]) -> list[Query]:

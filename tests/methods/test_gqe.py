@@ -21,7 +21,8 @@ from query2particles.engine.plan import compile_shapes
 from query2particles.errors import UsageError
 from query2particles.methods.gqe import GQE, Settings
 from query2particles.query.algebra import SHAPES, Anchor, Intersect, Project, Query, Union, branches
-from worlds import by_shape, random_query
+from scoring import operators_of, scattered, scores_of
+from worlds import random_query
 
 Vector: TypeAlias = list[float]
 
@@ -55,12 +56,7 @@ def fresh_model(start: Settings, *, dimension: int = 6, dropout: float = 0.0) ->
 
 def model_of(start: Settings, *, seed: int = 0) -> GQE:
     """A small model for evaluation in float64. All its numbers are random, those that start at zero or one too."""
-    model = fresh_model(start).double().eval()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.6, generator=generator)
-    return model
+    return scattered(fresh_model(start), scale=0.6, seed=seed)
 
 
 class Equations:
@@ -155,20 +151,6 @@ def states(count: int, n: int = 4, seed: int = 1) -> list[Tensor]:
 
 def assert_equal(found: Tensor, expected: Sequence[Vector]) -> None:
     torch.testing.assert_close(found.detach(), torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-9)
-
-
-def scores_of(model: GQE, several: Sequence[Query]) -> Tensor:
-    """Of queries of mixed shapes in one plan, in their order."""
-    batch, places = by_shape(several)
-    plan = compile_shapes(tuple(batch), model.kind)
-    with torch.no_grad():
-        found = execute(plan, model, [torch.tensor(ids) for ids in batch.values()])
-        of_shape = dict(zip(batch, map(model.score, found), strict=True))
-    return torch.stack([of_shape[shape][row] for shape, row in places])
-
-
-def operators_of(query: Query) -> set[type[Query]]:
-    return {type(query)}.union(*map(operators_of, branches(query)))
 
 
 def random_queries(seed: int, count: int = 60) -> list[Query]:
