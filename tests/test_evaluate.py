@@ -205,7 +205,9 @@ def test_shapes_that_a_method_lacks_are_left_out() -> None:
     """Of averages, too; unions are lacking only where they are to be answered natively."""
     batch = random_batch(20, shapes=["2u", "2i", "up"])
     labels = label(GRAPH, "test", batch)
-    native = evaluate(NoUnion(EDGES), batch, labels)
+    seen: list[int] = []
+    native = evaluate(NoUnion(EDGES), batch, labels, progress=seen.append)
+    assert sum(seen) == sum(map(len, batch.values()))  # a bar fills all the same
     assert list(native.shapes) == native.averaged("all") == ["2i"]
     assert native.average("epfo") == native.average("all")
     assert evaluate(NoUnion(EDGES), {SHAPES["up"]: batch[SHAPES["up"]]}, labels).percentages(2) == {}

@@ -77,13 +77,14 @@ def evaluate(
 
     Shapes with operators that the method lacks are left out.
     """
-    disjuncts = {shape: Disjuncts.of(shape, unions) for shape in batch}
+    found = {}
     with scoring(method):
-        found = {
-            nickname(shape): _ranked(method, disjuncts[shape], ids, labels[shape], chunk, progress)
-            for shape, ids in batch.items()
-            if not lacking(method.operators, *disjuncts[shape].shapes)
-        }
+        for shape, ids in batch.items():
+            disjuncts = Disjuncts.of(shape, unions)
+            if not lacking(method.operators, *disjuncts.shapes):
+                found[nickname(shape)] = _ranked(method, disjuncts, ids, labels[shape], chunk, progress)
+            elif progress is not None:
+                progress(len(ids))
     return Evaluation({name: found[name] for name in dict.fromkeys([*SHAPES, *found]) if name in found})
 
 

@@ -333,6 +333,18 @@ def test_evaluation_in_the_form_of_a_result(tmp_path: Path, run: Path, call: Cal
     assert "EPFO (mean)" in shown
 
 
+def test_what_a_method_lacks_is_left_out_of_its_evaluation_and_said(tmp_path: Path, graph: Path, call: Call) -> None:
+    folder, small = tmp_path / "vectors", ("updates=4", "validate_every=4", "validation_queries=3", "dimension=8")
+    settings = [word for setting in small for word in ("--set", setting)]
+    call("train", graph, "--method", "gqe", "--preset", "small", "--out", folder, *settings)
+    told = call.json("evaluate", folder, "--limit", "3", "--shapes", "1p,2u,2in")
+    assert list(told["shapes"]) == ["1p", "2u"]
+    assert (told["method"], told["queries"]) == ("gqe", "drawn/test, 3 a shape, seed 0")
+    assert "gqe lacks an operator of 2in" in call.stderr
+    with pytest.raises(UsageError, match="name other --shapes"):
+        call("evaluate", folder, "--limit", "3", "--shapes", "2in,pin")
+
+
 def test_queries_of_a_folder_and_shapes_and_unions(tmp_path: Path, graph: Path, run: Path, call: Call) -> None:
     queries = tmp_path / "queries"
     call("sample", graph, "--shapes", "2u,up,2in", "--count", "8", "--split", "valid", "--out", queries)

@@ -76,12 +76,18 @@ def evaluate(
     from query2particles.evaluate import result
     from query2particles.files import write_json
     from query2particles.provenance import commit, machine
+    from query2particles.query.algebra import nickname
     from query2particles.show import note, print_json, print_result, progress_bar
 
     tested = _tested(run, method, settings or (), graph, unions, device)
     batch, labels, name = _queries(tested, queries, split, shapes, limit, seed)
     with progress_bar("ranking", sum(map(len, batch.values()))) as progress:
         found = evaluate_method(tested.method, batch, labels, unions=tested.unions, progress=progress)
+    if left_out := [one for one in map(nickname, batch) if one not in found.shapes]:
+        words = f"{tested.name} lacks an operator of {', '.join(left_out)} (q2p methods says what each method has)"
+        if not found.shapes:
+            raise UsageError(f"{words}; name other --shapes")
+        note(f"note: {words}: left out")
     document = result(
         [found],
         name=f"{tested.graph.name}-{name.partition('/')[0]}-{tested.name}".lower(),
