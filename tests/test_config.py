@@ -246,8 +246,8 @@ def test_unions_that_a_method_cannot_answer_so_are_refused() -> None:
         ("links", "2i:1", "links has no intersection: leave 2i out of mix"),
         ("links", "1p:1,pin:0.1", "links has no intersection and no complement: leave pin out of mix"),
         ("emql", "2in:1", "emql has no complement: leave 2in out of mix"),
-        ("cqd-beam", "1p:1,2i:1", "no intersect: leave 2i out of mix"),
-        ("cqd-co", "1p:1,2i:1", "no intersect: leave 2i out of mix"),
+        ("cqd-beam", "1p:1,2i:1", "no intersection: leave 2i out of mix"),
+        ("cqd-co", "1p:1,2i:1", "no intersection: leave 2i out of mix"),
     ],
 )
 def test_shapes_that_a_method_cannot_be_trained_on_are_refused(method: str, mix: str, words: str) -> None:

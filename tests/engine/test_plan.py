@@ -165,4 +165,4 @@ def test_what_queries_need_that_is_not_there() -> None:
         assert lacking(EVERY, shape) == []
         assert lacking(EVERY - {Union}, shape) == (["union"] if "u" in name else [])
         assert lacking(EVERY - {Complement}, shape) == (["complement"] if "n" in name else [])
-    assert lacking(frozenset((Anchor,)), *SHAPES.values()) == ["project", "intersect", "union", "complement"]
+    assert lacking(frozenset((Anchor,)), *SHAPES.values()) == ["projection", "intersection", "union", "complement"]
