@@ -1,8 +1,9 @@
 """A training that is killed again and again: `python killing.py FOLDER PRESET SEED KEY=VALUE…`
 
 FOLDER/alone is trained undisturbed. FOLDER/killed is trained by one process after another, each of which dies by
-SIGKILL: at a step of its writing (half of a file is on the disk, or all of it but not yet under its name, …), or at a
-random moment. The last one is left alone. Prints how many were killed, and after which updates others took over.
+SIGKILL: at a step of its writing (half of a file is on the disk, or all of it but not yet under its name, …), or in the
+midst of an update. The last one is left alone. Prints how many were killed, and after which updates others took over.
+Moments are counted, not timed, so that the same processes die at the same points on a machine that is busy.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import os
 import random
 import signal
 import sys
-import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -34,31 +36,32 @@ def die(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def die_at(step: int) -> Callable[[], int]:
-    """Count the steps of writing in this process, and die at this one; what counts them so far."""
-    steps = 0
+def write_half(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data[: len(data) // 2])
+    die()
 
-    def counted(place: Any, name: str, dying: Callable[..., object]) -> None:
+
+def count_moments(last: Mapping[str, int]) -> Counter[str]:
+    """Counts this process's steps of writing ("write") and updates ("update"), and dies at the last one named."""
+    counts = Counter[str]()
+
+    def counted(kind: str, place: Any, name: str, dying: Callable[..., object] = die) -> None:
         work = getattr(place, name)
 
         def wrapped(*arguments: Any) -> Any:
-            nonlocal steps
-            steps += 1
-            if steps == step:
+            counts[kind] += 1
+            if counts[kind] == last.get(kind):
                 dying(*arguments)
             return work(*arguments)
 
         setattr(place, name, wrapped)
 
-    def write_half(path: Path, data: bytes) -> None:
-        with path.open("wb") as file:
-            file.write(data[: len(data) // 2])
-        die()
-
-    counted(os, "fsync", die)
-    counted(Path, "replace", die)
-    counted(Path, "write_bytes", write_half)
-    return lambda: steps
+    counted("write", os, "fsync")
+    counted("write", Path, "replace")
+    counted("write", Path, "write_bytes", write_half)
+    counted("update", torch.autograd, "backward")
+    return counts
 
 
 def main(folder: Path, name: str, seed: int, settings: list[str]) -> None:
@@ -79,36 +82,29 @@ def main(folder: Path, name: str, seed: int, settings: list[str]) -> None:
             run = Run.create(place, config, graph, str(folder / "graph"))
         train(run, graph, validation=validation)
 
-    def child(step: int) -> int:
-        """A process of its own that trains, and dies at a step, if it gets there."""
+    def child(place: Path, last: Mapping[str, int] = MappingProxyType({})) -> int:
+        """The status of a process of its own that trains, and dies at a moment, if it gets there."""
         if process := os.fork():
-            return process
+            return os.waitpid(process, 0)[1]
         try:
-            steps = die_at(step)
-            work(folder / "killed" if step else folder / "alone")
-            (folder / "steps").write_text(str(steps()))
+            counts = count_moments(last)
+            work(place)
+            (folder / "moments").write_text(json.dumps(counts))
         finally:
             os._exit(0)
 
-    begin = time.monotonic()
-    os.waitpid(child(0), 0)
-    seconds = time.monotonic() - begin
-    steps = int((folder / "steps").read_text())
+    child(folder / "alone")
+    moments = json.loads((folder / "moments").read_text())
     kills, resumed_after = 0, []
     for attempt in range(KILLS):
-        at_random = attempt % 2
-        process = child(10**9 if at_random else generator.randint(1, steps // 3))
-        if at_random:
-            time.sleep(generator.uniform(0.2, 0.9) * seconds)
-            os.kill(process, signal.SIGKILL)
-        _, status = os.waitpid(process, 0)
-        if not os.WIFSIGNALED(status):
+        kind = "update" if attempt % 2 else "write"
+        if not os.WIFSIGNALED(child(folder / "killed", {kind: generator.randint(1, moments[kind] // 3)})):
             break
         kills += 1
         trace = Run.open(folder / "killed").read_trace() if (folder / "killed" / "config.json").exists() else []
         resumed_after.append(max((line["update"] for line in trace), default=0))
-    os.waitpid(child(10**9), 0)
-    print(json.dumps({"kills": kills, "steps": steps, "resumed_after": resumed_after}))
+    child(folder / "killed")
+    print(json.dumps({"kills": kills, "moments": moments, "resumed_after": resumed_after}))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -10,10 +11,10 @@ from torch import Tensor, nn
 
 from query2particles.engine.execute import execute
 from query2particles.engine.plan import compile_shapes
-from query2particles.query.algebra import Query, branches
-from worlds import by_shape
+from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, branches
+from worlds import by_shape, random_query
 
-__all__ = ["operators_of", "scattered", "scores_of"]
+__all__ = ["Transcription", "conjunctive_queries", "operators_of", "scattered", "scores_of"]
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -40,3 +41,34 @@ def scores_of(model: Any, several: Sequence[Query]) -> Tensor:
 
 def operators_of(query: Query) -> set[type[Query]]:
     return {type(query)}.union(*map(operators_of, branches(query)))
+
+
+def conjunctive_queries(seed: int, entities: int, relations: int, count: int = 60) -> list[Query]:
+    """Random trees without unions and complements, more intersections among them than without this choice."""
+    generator = random.Random(seed)
+    found: list[Query] = []
+    while len(found) < count:
+        query = random_query(generator, entities, relations)
+        operators = operators_of(query)
+        if operators <= {Anchor, Project, Intersect} and (Intersect in operators or generator.random() < 0.1):
+            found.append(query)
+    return found
+
+
+class Transcription:
+    """A method's operators written down literally, one query at a time; what they share is the way through a tree."""
+
+    def answer(self, query: Query) -> Any:
+        """The state of a query; of operators that are not written down there is none."""
+        own: Any = self
+        below = [self.answer(branch) for branch in branches(query)]
+        match query:
+            case Anchor(entity):
+                return own.anchor(entity)
+            case Project(_, relation):
+                return own.project(below[0], relation)
+            case Intersect():
+                return own.intersect(below)
+            case Complement():
+                return own.complement(below[0])
+        raise AssertionError(f"{query} is none of its operators")

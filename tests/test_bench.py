@@ -167,7 +167,7 @@ def test_calls_go_round_the_queries_until_time_is_up(monkeypatch: pytest.MonkeyP
 
 def small_world(monkeypatch: pytest.MonkeyPatch) -> None:
     batch, _ = drawn_queries(GRAPH, "test", most=10, seed=0)
-    monkeypatch.setattr(answering, "bench_data", lambda *_: (GRAPH, batch, 0))
+    monkeypatch.setattr(answering, "bench_data", lambda *_, **__: (GRAPH, batch, 0))
 
 
 def answerable(method: str, shape: str) -> bool:
@@ -225,7 +225,7 @@ def test_all_methods_are_timed_where_little_is_installed(tmp_path: Path, drawn: 
         "from worlds import random_graph\n"
         "graph = random_graph(5, entities=70, relations=3, facts=500)\n"
         "batch, _ = drawn_queries(graph, 'test', most=10, seed=0)\n"
-        "answering.bench_data = lambda *_: (graph, batch, 0)\n"
+        "answering.bench_data = lambda *_, **__: (graph, batch, 0)\n"
         "answering._CALLS = {'cpu': answering.Calls(0, 1, 0)}\n"
         "main()"
     )

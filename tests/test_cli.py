@@ -315,12 +315,14 @@ def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
     # A shell starts what runs in the background deaf to Ctrl-C, and so would be what these tests start: hear again.
     script = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from query2particles.cli import main; main()"
+        "from query2particles.cli import main; print('begins', flush=True); main()"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", script, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    time.sleep(1.5)
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(1)
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=60)
     assert (process.returncode, told.strip()) == (130, "interrupted; nothing was changed")

@@ -63,8 +63,7 @@ def _named(graph: Graph, found: Any) -> Assignment:
     relation = None
     if isinstance(found.query, Project):
         directed = found.query.relation
-        label = "^" * (directed % 2) + graph.relations.label(directed // 2)
-        relation = Named(directed, graph.relation_name(directed), label)
+        relation = Named(directed, graph.relation_name(directed), graph.relation_label(directed))
     return Assignment(
         type(found.query).__name__.lower(),
         Named.of(graph.entities, found.entity),

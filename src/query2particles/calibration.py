@@ -36,7 +36,7 @@ from torch import Tensor
 from query2particles.checkpoint import quoted
 from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.exact import Batch, refuted_answers
-from query2particles.engine.method import Method, lacking
+from query2particles.engine.method import Method
 from query2particles.engine.ranks import best_of, rows_at_once, scoring
 from query2particles.engine.sets import Sets, union
 from query2particles.errors import RunError, WorkloadError
@@ -364,7 +364,7 @@ def calibrate(
     with scoring(method):
         for shape, ids in batch.items():
             disjuncts = Disjuncts.of(shape, unions)
-            if lacking(method.operators, *disjuncts.shapes):
+            if disjuncts.lacking(method):
                 continue
             refuted = refuted_answers(edges, {shape: ids})[shape]
             guessed, supported = _samples(method, disjuncts, ids, labels[shape], refuted, progress)

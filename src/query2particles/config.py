@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from query2particles.engine.method import lacking
 from query2particles.errors import UsageError, clipped
-from query2particles.graph.graph import Graph
+from query2particles.graph.graph import Graph, Split
 from query2particles.methods.registry import METHODS, Model, make
 from query2particles.query.algebra import SHAPES, Complement
 from query2particles.query.rewrite import Unions
@@ -85,6 +85,11 @@ class Training:
     patience: int = 0
     """Validations without a better mean MRR before training stops early; 0: never."""
     seed: int = 0
+
+    @property
+    def split(self) -> Split:
+        """Of the nested splits, the one whose facts are trained on."""
+        return "test" if self.all_edges else "train"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +201,7 @@ def _ground(settings: Any) -> Any:
 
 def build(config: Config, graph: Graph) -> Model:
     """The untrained model for a graph."""
-    return make(config.method, graph.at("test" if config.training.all_edges else "train"), config.model)
+    return make(config.method, graph.at(config.training.split), config.model)
 
 
 def _changed(start: Config, changes: Mapping[str, Any], where: str = "") -> Config:

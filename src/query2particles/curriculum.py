@@ -55,8 +55,7 @@ def training_stream(
         batch, labels = stored_queries(graph, Path(training.workload), "train")
         workload = {shape: (ids, labels[shape].hard) for shape, ids in batch.items()}
         return FixedStream(workload, parts, generator, subsampling=training.subsampling)
-    edges = graph.at("test" if training.all_edges else "train")
-    on_device = DeviceEdges.of(edges, generator.device)
+    on_device = DeviceEdges.of(graph.at(training.split), generator.device)
     return Stream(on_device, parts, generator, cap=training.cap, subsampling=training.subsampling)
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.exact import Batch
-from query2particles.engine.method import Method, lacking
+from query2particles.engine.method import Method
 from query2particles.engine.ranks import Ranks, ranks, rows_at_once, scoring
 from query2particles.errors import UsageError
 from query2particles.graph.edges import Ints
@@ -81,7 +81,7 @@ def evaluate(
     with scoring(method):
         for shape, ids in batch.items():
             disjuncts = Disjuncts.of(shape, unions)
-            if not lacking(method.operators, *disjuncts.shapes):
+            if not disjuncts.lacking(method):
                 found[nickname(shape)] = _ranked(method, disjuncts, ids, labels[shape], chunk, progress)
             elif progress is not None:
                 progress(len(ids))

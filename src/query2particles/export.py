@@ -103,7 +103,7 @@ def _named(graph: Graph) -> Iterator[tuple[str, str, str]]:
     for index in range(len(graph.entities)):
         yield "entity", graph.entities.name(index), graph.entities.label(index)
     for directed in range(2 * len(graph.relations)):
-        yield "relation", graph.relation_name(directed), "^" * (directed % 2) + graph.relations.label(directed // 2)
+        yield "relation", graph.relation_name(directed), graph.relation_label(directed)
 
 
 def _vectors(tables: dict[str, Tensor]) -> list[list[float]]:

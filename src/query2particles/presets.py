@@ -71,145 +71,120 @@ _AS_RELEASED = Training(
     },
 )
 
+_PRESETS: dict[str, dict[str, tuple[Any, Training]]] = {
+    "q2p": {
+        "default": (q2p.PRESETS["default"], Training()),
+        "small": (
+            replace(
+                q2p.PRESETS["default"],
+                dimension=64,
+                dropout=0.0,
+                attention="separate",
+                residual=True,
+                projection="attention",
+            ),
+            _SMALL,
+        ),
+        "paper": (q2p.PRESETS["paper"], _AS_RELEASED),
+        "released": (
+            q2p.PRESETS["released"],
+            replace(_AS_RELEASED, union_share=1 / 3, inverted_complements=True, unions="dnf"),
+        ),
+    },
+    "gqe": {
+        "default": (gqe.Settings(), replace(_EPFO_TRAINING, decay=0.3)),
+        "small": (
+            gqe.Settings(dimension=64, dropout=0.3, entity_scale=0.1),
+            replace(_SMALL, mix=_EPFO, unions="dnf", rate=3e-2),
+        ),
+        "paper": (
+            gqe.Settings(projection="translation", residual=False, score="distance", bias=False, dropout=0.0),
+            replace(_EPFO_TRAINING, **_MARGIN),
+        ),
+    },
+    "q2b": {
+        "default": (
+            q2b.Settings(),
+            replace(_EPFO_TRAINING, negatives=2048, rate=2e-3, smoothing=0.0, decay=0.0),
+        ),
+        "small": (
+            q2b.Settings(dimension=32),
+            replace(
+                _SMALL,
+                mix=_EPFO,
+                unions="dnf",
+                negatives=256,
+                batch=256,
+                rate=2e-2,
+                updates=600,
+                validate_every=100,
+            ),
+        ),
+        "paper": (q2b.Settings(), replace(_EPFO_TRAINING, **_MARGIN)),
+    },
+    "betae": {
+        "default": (betae.Settings(), Training(unions="dnf")),
+        "small": (
+            betae.Settings(dimension=64, hidden=256),
+            replace(_SMALL, unions="dnf", updates=700, validate_every=100),
+        ),
+        "paper": (
+            betae.Settings(positive="clamp", residual=False, dropout=0.0, entity_scale=0.09),
+            Training(unions="dnf", batch=512, rate=1e-4, **_MARGIN),
+        ),
+    },
+    "cone": {
+        "default": (cone.Settings(), Training(unions="dnf", negatives=4096, rate=2e-3)),
+        "small": (
+            cone.Settings(dimension=32, hidden=128),
+            replace(_SMALL, unions="dnf", negatives=512, batch=256, rate=2e-2, updates=600, validate_every=100),
+        ),
+        "paper": (
+            cone.Settings(residual=False, aperture=3.14, modulus=1.1, margin=30.0),
+            Training(unions="dnf", batch=512, rate=5e-5, **_MARGIN),
+        ),
+    },
+    "links": {
+        "default": (links.Settings(), _LINKS),
+        "small": (
+            links.Settings(dimension=100, n3=0.1),
+            _SMALL_LINKS,
+        ),
+    },
+    "cqd-beam": {
+        "default": (cqd.Settings(), replace(_LINKS, unions="native")),
+        "small": (
+            cqd.Settings(dimension=100, n3=0.1),
+            replace(_SMALL_LINKS, unions="native"),
+        ),
+    },
+    "cqd-co": {
+        "default": (cqd_co.Settings(), _LINKS),
+        "small": (
+            cqd_co.Settings(dimension=100, n3=0.1),
+            _SMALL_LINKS,
+        ),
+    },
+    "emql": {
+        "default": (
+            emql.Settings(),
+            Training(mix=_EPFO, batch=1024, rate=4e-3, warm_up=100, smoothing=0.0, decay=0.0, exclusion=0.0),
+        ),
+        "small": (
+            emql.Settings(dimension=64, triples=200, depth=4, width=512),
+            replace(_SMALL, mix=_EPFO, batch=256, updates=600),
+        ),
+    },
+}
+"""For each method, by name: its settings and those of its training."""
+
 PRESETS: Mapping[str, Mapping[str, Config]] = MappingProxyType(
     {
-        "q2p": {
-            "default": Config(),
-            "small": Config(
-                preset="small",
-                model=replace(
-                    q2p.PRESETS["default"],
-                    dimension=64,
-                    dropout=0.0,
-                    attention="separate",
-                    residual=True,
-                    projection="attention",
-                ),
-                training=_SMALL,
-            ),
-            "paper": Config(preset="paper", model=q2p.PRESETS["paper"], training=_AS_RELEASED),
-            "released": Config(
-                preset="released",
-                model=q2p.PRESETS["released"],
-                training=replace(_AS_RELEASED, union_share=1 / 3, inverted_complements=True, unions="dnf"),
-            ),
-        },
-        "gqe": {
-            "default": Config(method="gqe", model=gqe.Settings(), training=replace(_EPFO_TRAINING, decay=0.3)),
-            "small": Config(
-                method="gqe",
-                preset="small",
-                model=gqe.Settings(dimension=64, dropout=0.3, entity_scale=0.1),
-                training=replace(_SMALL, mix=_EPFO, unions="dnf", rate=3e-2),
-            ),
-            "paper": Config(
-                method="gqe",
-                preset="paper",
-                model=gqe.Settings(projection="translation", residual=False, score="distance", bias=False, dropout=0.0),
-                training=replace(_EPFO_TRAINING, **_MARGIN),
-            ),
-        },
-        "q2b": {
-            "default": Config(
-                method="q2b",
-                model=q2b.Settings(),
-                training=replace(_EPFO_TRAINING, negatives=2048, rate=2e-3, smoothing=0.0, decay=0.0),
-            ),
-            "small": Config(
-                method="q2b",
-                preset="small",
-                model=q2b.Settings(dimension=32),
-                training=replace(
-                    _SMALL,
-                    mix=_EPFO,
-                    unions="dnf",
-                    negatives=256,
-                    batch=256,
-                    rate=2e-2,
-                    updates=600,
-                    validate_every=100,
-                ),
-            ),
-            "paper": Config(
-                method="q2b", preset="paper", model=q2b.Settings(), training=replace(_EPFO_TRAINING, **_MARGIN)
-            ),
-        },
-        "betae": {
-            "default": Config(method="betae", model=betae.Settings(), training=Training(unions="dnf")),
-            "small": Config(
-                method="betae",
-                preset="small",
-                model=betae.Settings(dimension=64, hidden=256),
-                training=replace(_SMALL, unions="dnf", updates=700, validate_every=100),
-            ),
-            "paper": Config(
-                method="betae",
-                preset="paper",
-                model=betae.Settings(positive="clamp", residual=False, dropout=0.0, entity_scale=0.09),
-                training=Training(unions="dnf", batch=512, rate=1e-4, **_MARGIN),
-            ),
-        },
-        "cone": {
-            "default": Config(
-                method="cone", model=cone.Settings(), training=Training(unions="dnf", negatives=4096, rate=2e-3)
-            ),
-            "small": Config(
-                method="cone",
-                preset="small",
-                model=cone.Settings(dimension=32, hidden=128),
-                training=replace(
-                    _SMALL, unions="dnf", negatives=512, batch=256, rate=2e-2, updates=600, validate_every=100
-                ),
-            ),
-            "paper": Config(
-                method="cone",
-                preset="paper",
-                model=cone.Settings(residual=False, aperture=3.14, modulus=1.1, margin=30.0),
-                training=Training(unions="dnf", batch=512, rate=5e-5, **_MARGIN),
-            ),
-        },
-        "links": {
-            "default": Config(method="links", model=links.Settings(), training=_LINKS),
-            "small": Config(
-                method="links",
-                preset="small",
-                model=links.Settings(dimension=100, n3=0.1),
-                training=_SMALL_LINKS,
-            ),
-        },
-        "cqd-beam": {
-            "default": Config(method="cqd-beam", model=cqd.Settings(), training=replace(_LINKS, unions="native")),
-            "small": Config(
-                method="cqd-beam",
-                preset="small",
-                model=cqd.Settings(dimension=100, n3=0.1),
-                training=replace(_SMALL_LINKS, unions="native"),
-            ),
-        },
-        "cqd-co": {
-            "default": Config(method="cqd-co", model=cqd_co.Settings(), training=_LINKS),
-            "small": Config(
-                method="cqd-co",
-                preset="small",
-                model=cqd_co.Settings(dimension=100, n3=0.1),
-                training=_SMALL_LINKS,
-            ),
-        },
-        "emql": {
-            "default": Config(
-                method="emql",
-                model=emql.Settings(),
-                training=Training(
-                    mix=_EPFO, batch=1024, rate=4e-3, warm_up=100, smoothing=0.0, decay=0.0, exclusion=0.0
-                ),
-            ),
-            "small": Config(
-                method="emql",
-                preset="small",
-                model=emql.Settings(dimension=64, triples=200, depth=4, width=512),
-                training=replace(_SMALL, mix=_EPFO, batch=256, updates=600),
-            ),
-        },
+        method: {
+            name: Config(method=method, preset=name, model=model, training=training)
+            for name, (model, training) in presets.items()
+        }
+        for method, presets in _PRESETS.items()
     }
 )
 """For each method, configurations to start from."""

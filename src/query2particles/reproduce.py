@@ -44,8 +44,10 @@ _OFFICIAL = Path("benchmarks/results")
 
 _NOT_TO_SET = {"seed": "name seeds with --seeds", "validation": "the recipe says which queries select the weights"}
 
-_PRINTED = {"q2p": "Q2P", "gqe": "GQE", "q2b": "Q2B", "betae": "BetaE", "cone": "ConE", "emql": "EmQL"}
-_PRINTED |= {"cqd-beam": "CQD-Beam", "cqd-co": "CQD-CO"}
+_PRINTED = {
+    **{"q2p": "Q2P", "gqe": "GQE", "q2b": "Q2B", "betae": "BetaE", "cone": "ConE"},
+    **{"cqd-beam": "CQD-Beam", "cqd-co": "CQD-CO", "emql": "EmQL"},
+}
 """The published row that a method's result stands beside."""
 
 _CAVEATS = {

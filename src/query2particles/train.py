@@ -25,7 +25,6 @@ from query2particles.endings import diverged, out_of_memory, stop_signals
 from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.exact import Batch
 from query2particles.engine.loss import Objective
-from query2particles.engine.method import lacking
 from query2particles.engine.update import Update
 from query2particles.errors import WorkloadError
 from query2particles.evaluate import evaluate
@@ -217,8 +216,7 @@ def _answerable(
 ) -> tuple[Batch, Mapping[Query, Labels]] | None:
     """Nothing where the model can answer none of the queries."""
     shapes = validation[0] if validation else ()
-    found = [shape for shape in shapes if not lacking(model.operators, *Disjuncts.of(shape, unions).shapes)]
-    return validation if found else None
+    return None if all(Disjuncts.of(shape, unions).lacking(model) for shape in shapes) else validation
 
 
 def _doubts_of_validation(graph: Graph, training: Training, *, validated: bool) -> Iterator[str]:

@@ -22,9 +22,9 @@ from query2particles.engine.loss import max_softmax, softmax_loss
 from query2particles.engine.plan import compile_shapes
 from query2particles.errors import UsageError
 from query2particles.methods.betae import BetaE, Settings
-from query2particles.query.algebra import SHAPES, Anchor, Complement, Intersect, Project, Query, Union, branches
+from query2particles.query.algebra import SHAPES, Anchor, Complement, Intersect, Project, Query, Union
 from query2particles.query.rewrite import de_morgan
-from scoring import scattered, scores_of
+from scoring import Transcription, scattered, scores_of
 from worlds import by_shape, queries, random_query
 
 Vector: TypeAlias = list[float]
@@ -61,7 +61,7 @@ def model_of(start: Settings, *, seed: int = 0) -> BetaE:
     return scattered(fresh_model(start), scale=0.8, seed=seed)
 
 
-class Equations:
+class Equations(Transcription):
     """The operators as printed, and what each option changes in them; lists of numbers, no batches."""
 
     def __init__(self, model: BetaE) -> None:
@@ -124,20 +124,6 @@ class Equations:
     def score(self, state: Distributions, entity: int) -> float:
         pairs = zip(self.anchor(entity), state, strict=True)
         return self.settings.margin - sum(divergence(own, one) for own, one in pairs)
-
-    def answer(self, query: Query) -> Distributions:
-        below = [self.answer(branch) for branch in branches(query)]
-        match query:
-            case Anchor(entity):
-                return self.anchor(entity)
-            case Project(_, relation):
-                return self.project(below[0], relation)
-            case Intersect():
-                return self.intersect(below)
-            case Complement():
-                return self.complement(below[0])
-            case Union():
-                raise AssertionError("BetaE has no union")
 
 
 def divergence(p: Beta, q: Beta) -> float:

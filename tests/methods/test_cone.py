@@ -20,9 +20,9 @@ from query2particles.engine.execute import execute
 from query2particles.engine.plan import compile_shapes
 from query2particles.errors import UsageError
 from query2particles.methods.cone import ConE, Settings
-from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union, branches
+from query2particles.query.algebra import Query
 from query2particles.query.rewrite import de_morgan
-from scoring import scattered, scores_of
+from scoring import Transcription, scattered, scores_of
 from worlds import by_shape, queries, random_query
 
 PI = math.pi
@@ -60,7 +60,7 @@ def model_of(start: Settings, *, seed: int = 0) -> ConE:
     return scattered(fresh_model(start), scale=0.6, seed=seed)
 
 
-class Equations:
+class Equations(Transcription):
     """The operators as printed, and what a residual changes in them; lists of numbers, no batches."""
 
     def __init__(self, model: ConE) -> None:
@@ -133,20 +133,6 @@ class Equations:
         return self.settings.margin - float(self.weights["nearness.modulus"]) * (
             outside + self.settings.inside * inside
         )
-
-    def answer(self, query: Query) -> Cones:
-        below = [self.answer(branch) for branch in branches(query)]
-        match query:
-            case Anchor(entity):
-                return self.anchor(entity)
-            case Project(_, relation):
-                return self.project(below[0], relation)
-            case Intersect():
-                return self.intersect(below)
-            case Complement():
-                return self.complement(below[0])
-            case Union():
-                raise AssertionError("ConE has no union")
 
 
 def relu(x: Vector) -> Vector:

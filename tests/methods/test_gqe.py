@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations
@@ -20,9 +19,8 @@ from query2particles.engine.half import HalfOperators
 from query2particles.engine.plan import compile_shapes
 from query2particles.errors import UsageError
 from query2particles.methods.gqe import GQE, Settings
-from query2particles.query.algebra import SHAPES, Anchor, Intersect, Project, Query, Union, branches
-from scoring import operators_of, scattered, scores_of
-from worlds import random_query
+from query2particles.query.algebra import SHAPES, Anchor, Project, Query, Union
+from scoring import Transcription, conjunctive_queries, scattered, scores_of
 
 Vector: TypeAlias = list[float]
 
@@ -59,7 +57,7 @@ def model_of(start: Settings, *, seed: int = 0) -> GQE:
     return scattered(fresh_model(start), scale=0.6, seed=seed)
 
 
-class Equations:
+class Equations(Transcription):
     """The operators as the papers print them, and what each option changes in them; no batches, no tensors."""
 
     def __init__(self, model: GQE) -> None:
@@ -111,17 +109,6 @@ class Equations:
     def scores(self, query: Query) -> Vector:
         return [self.score(self.answer(query), entity) for entity in range(ENTITIES)]
 
-    def answer(self, query: Query) -> Vector:
-        below = [self.answer(branch) for branch in branches(query)]
-        match query:
-            case Anchor(entity):
-                return self.anchor(entity)
-            case Project(_, relation):
-                return self.project(below[0], relation)
-            case Intersect():
-                return self.intersect(below)
-        raise AssertionError(f"{query} is none of its operators")
-
 
 def linear(matrix: Sequence[Vector], q: Vector, shift: Vector | None = None) -> Vector:
     return [inner(row, q) + (shift[number] if shift else 0.0) for number, row in enumerate(matrix)]
@@ -151,17 +138,6 @@ def states(count: int, n: int = 4, seed: int = 1) -> list[Tensor]:
 
 def assert_equal(found: Tensor, expected: Sequence[Vector]) -> None:
     torch.testing.assert_close(found.detach(), torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-9)
-
-
-def random_queries(seed: int, count: int = 60) -> list[Query]:
-    """Random trees without unions and complements, more intersections among them than without this choice."""
-    generator = random.Random(seed)
-    found: list[Query] = []
-    while len(found) < count:
-        query = random_query(generator, ENTITIES, STORED_RELATIONS)
-        if operators_of(query) <= GQE.operators and (Intersect in operators_of(query) or generator.random() < 0.1):
-            found.append(query)
-    return found
 
 
 # Each operator, for every variant.
@@ -218,7 +194,7 @@ def test_score(variant: str) -> None:
 @each_variant
 def test_mixed_shapes_in_one_plan(variant: str) -> None:
     """One batch = each query alone = the equations."""
-    model, several = model_of(VARIANTS[variant]), random_queries(2)
+    model, several = model_of(VARIANTS[variant]), conjunctive_queries(2, ENTITIES, STORED_RELATIONS)
     together = scores_of(model, several)
     alone = torch.cat([scores_of(model, [query]) for query in several])
     torch.testing.assert_close(together, alone, rtol=1e-9, atol=1e-9)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
@@ -20,9 +19,8 @@ from query2particles.engine.execute import execute
 from query2particles.engine.half import HalfOperators
 from query2particles.engine.plan import compile_shapes
 from query2particles.methods.q2b import Q2B, Settings
-from query2particles.query.algebra import SHAPES, Anchor, Intersect, Project, Query, Union, branches
-from scoring import operators_of, scattered, scores_of
-from worlds import random_query
+from query2particles.query.algebra import SHAPES, Anchor, Project, Query, Union
+from scoring import Transcription, conjunctive_queries, scattered, scores_of
 
 Vector: TypeAlias = list[float]
 
@@ -56,7 +54,7 @@ def model_of(start: Settings, *, seed: int = 0) -> Q2B:
     return scattered(fresh_model(start), scale=0.6, seed=seed)
 
 
-class Equations:
+class Equations(Transcription):
     """The operators as the paper prints them, and what each option changes in them; no batches, no tensors."""
 
     def __init__(self, model: Q2B) -> None:
@@ -111,17 +109,6 @@ class Equations:
     def scores(self, query: Query) -> Vector:
         return [self.score(self.answer(query), entity) for entity in range(ENTITIES)]
 
-    def answer(self, query: Query) -> Box:
-        below = [self.answer(branch) for branch in branches(query)]
-        match query:
-            case Anchor(entity):
-                return self.anchor(entity)
-            case Project(_, relation):
-                return self.project(below[0], relation)
-            case Intersect():
-                return self.intersect(below)
-        raise AssertionError(f"{query} is none of its operators")
-
 
 def linear(matrix: Sequence[Vector], q: Vector, shift: Vector) -> Vector:
     return [sum(x * y for x, y in zip(row, q, strict=True)) + b for row, b in zip(matrix, shift, strict=True)]
@@ -140,17 +127,6 @@ def boxes_of(state: Tensor) -> list[Box]:
 
 def assert_equal(found: Tensor, expected: Sequence[Any]) -> None:
     torch.testing.assert_close(found.detach(), torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-9)
-
-
-def random_queries(seed: int, count: int = 60) -> list[Query]:
-    """Random trees without unions and complements, more intersections among them than without this choice."""
-    generator = random.Random(seed)
-    found: list[Query] = []
-    while len(found) < count:
-        query = random_query(generator, ENTITIES, STORED_RELATIONS)
-        if operators_of(query) <= Q2B.operators and (Intersect in operators_of(query) or generator.random() < 0.1):
-            found.append(query)
-    return found
 
 
 # Each operator, for every variant.
@@ -273,7 +249,7 @@ def test_a_point_is_at_its_own_box() -> None:
 @each_variant
 def test_mixed_shapes_in_one_plan(variant: str) -> None:
     """One batch = each query alone = the equations."""
-    model, several = model_of(VARIANTS[variant]), random_queries(2)
+    model, several = model_of(VARIANTS[variant]), conjunctive_queries(2, ENTITIES, STORED_RELATIONS)
     together = scores_of(model, several)
     alone = torch.cat([scores_of(model, [query]) for query in several])
     torch.testing.assert_close(together, alone, rtol=1e-9, atol=1e-9)

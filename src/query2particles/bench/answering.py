@@ -15,13 +15,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from query2particles.bench.data import bench_data, bench_graph
+from query2particles.bench.data import bench_data
 from query2particles.bench.models import Subject, in_words, median_seconds, untrained
 from query2particles.bench.record import Bench, Say
 from query2particles.config import configured
 from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.exact import Batch
-from query2particles.engine.method import lacking
 from query2particles.engine.plan import compile_shapes
 from query2particles.engine.ranks import best_of, rows_at_once, scoring
 from query2particles.graph.edges import Ints
@@ -31,7 +30,6 @@ from query2particles.presets import preset
 from query2particles.provenance import machine
 from query2particles.query.algebra import SHAPES, Project, Query, nickname
 from query2particles.query.rewrite import Unions
-from query2particles.workload.benchmark import read_set
 
 __all__ = ["Calls", "bench_answer", "bench_answer_methods", "best_answers"]
 
@@ -146,7 +144,7 @@ def bench_answer_methods(
         say(f"{method}, {number} of {len(configs)}")
         model, unions = untrained(config, graph, where), config.training.unions
         for shape, ids in batch.items():
-            if lacking(model.operators, *Disjuncts.of(shape, unions).shapes):
+            if Disjuncts.of(shape, unions).lacking(model):
                 continue
             answer = partial(best_answers, model, shape, entities=entities, unions=unions)
             answer(ids[:1])  # what is imported and planned at first is no part of answering
@@ -170,12 +168,8 @@ def best_answers(model: Model, shape: Query, ids: Ints, entities: int, unions: U
 
 def _queries(data: Path | None, count: int, say: Say) -> tuple[Graph, Batch]:
     """FB15k with test queries of each shape, in the usual order; without data, atlas."""
-    if data is None:
-        graph, batch, _ = bench_data(None, count, say)
-    else:
-        graph = bench_graph(data, "FB15k", say)
-        batch = read_set(data / "FB15k" / "betae-resampled", "test", SHAPES)
-    return graph, {shape: batch[shape][:count] for shape in SHAPES.values() if len(batch.get(shape, ()))}
+    graph, batch, _ = bench_data(data, count, say, name="FB15k")
+    return graph, {shape: batch[shape] for shape in SHAPES.values() if len(batch.get(shape, ()))}
 
 
 def _name(method: str, shape: Query, size: int) -> str:

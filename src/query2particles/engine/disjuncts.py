@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from query2particles.engine.execute import execute
-from query2particles.engine.method import Method
+from query2particles.engine.method import Method, lacking
 from query2particles.engine.plan import compile_shapes
 from query2particles.engine.ranks import all_scores, ids_for
 from query2particles.errors import UsageError
@@ -42,6 +42,10 @@ class Disjuncts:
                 lifted = lift_unions(shape)
                 return Disjuncts(lifted.queries if isinstance(lifted, Union) else (lifted,))
         raise UsageError(f"unions are answered as one of {', '.join(get_args(Unions))}, not {unions!r}")
+
+    def lacking(self, method: Method[Any]) -> list[str]:
+        """What a method cannot do of all that, in words."""
+        return lacking(method.operators, *self.shapes)
 
     def scores(self, method: Method[Any], ids: Ints, entities: int) -> Tensor:
         """The scores (n, entities) of n queries, in a matrix of its own."""

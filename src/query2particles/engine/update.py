@@ -96,31 +96,44 @@ class Update:
         """The mean loss of the next batch."""
         drawn = self._draw()
         states = execute(self._plan, self._method, [part.ids for part in drawn])
+        negatives = self._draw_negatives()
         losses = []
         for (_, terms), members in self._groups.items():
             state = self._method.stack([states[number] for number in members])
             positives = torch.cat([drawn[number].positives for number in members])
             excluded = torch.cat([drawn[number].excluded for number in members])
             weights = torch.cat([drawn[number].weights for number in members])
-            losses.append(self._loss_of(state, positives, excluded, weights, terms))
+            losses.append(self._loss_of(state, positives, excluded, weights, terms, negatives))
         if hasattr(self._method, "penalty"):
             for shape, part in zip(self._shapes, drawn, strict=True):
                 losses.append(self._method.penalty(shape, part.ids, part.positives))
         return torch.stack(losses).sum() / sum(len(part.ids) for part in drawn)
 
-    def _loss_of(self, state: Any, positives: Tensor, excluded: Tensor, weights: Tensor, terms: LossTerms) -> Tensor:
-        method, (kind, negatives) = self._method, self._objective
+    def _draw_negatives(self) -> Tensor | None:
+        """Those of the update; None: all entities."""
+        count, device = self._objective.negatives, self._losses.device
+        return torch.randint(self._entities, (count,), device=device) if count else None
+
+    def _loss_of(
+        self,
+        state: Any,
+        positives: Tensor,
+        excluded: Tensor,
+        weights: Tensor,
+        terms: LossTerms,
+        negatives: Tensor | None,
+    ) -> Tensor:
+        method = self._method
         if self._objective.over_all:
             if hasattr(method, "factors"):
                 particles, table, bias = method.factors(state)
                 precise = getattr(method, "precise", False)
                 return max_softmax(particles, table, bias, positives, excluded, weights, terms, precise=precise)
             return softmax_loss(method.score(state), positives, excluded, weights, terms)
-        others = torch.randint(self._entities, (negatives,), device=positives.device) if negatives else None
         return negatives_loss(
-            kind,
+            self._objective.kind,
             method.score(state, torch.stack([positives, excluded], 1)),
-            method.score(state, others),
+            method.score(state, negatives),
             positives != excluded,
             weights,
             entities=self._entities,

@@ -102,6 +102,10 @@ class Graph:
         """The name of a directed relation, `^` before it where it is an inverse."""
         return "^" * (directed % 2) + self.relations.name(directed // 2)
 
+    def relation_label(self, directed: int) -> str:
+        """Likewise for people."""
+        return "^" * (directed % 2) + self.relations.label(directed // 2)
+
     def facts(self) -> dict[Split, int]:
         """The number of facts of each split alone."""
         counts = [self.at(split).facts for split in SPLITS]
