@@ -17,7 +17,7 @@ import torch
 
 from query2particles.bench.data import bench_data
 from query2particles.bench.models import Subject, in_words, median_seconds, untrained
-from query2particles.bench.record import Bench, Say
+from query2particles.bench.record import Bench, Say, significant
 from query2particles.config import configured
 from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.exact import Batch
@@ -150,11 +150,11 @@ def bench_answer_methods(
             answer(ids[:1])  # what is imported and planned at first is no part of answering
             for size in _SIZES:
                 seconds = calls.median_seconds(answer, ids, size)
-                result.figures[_name(method, shape, size)] = _significant(1000 * seconds / size)
+                result.figures[_name(method, shape, size)] = significant(1000 * seconds / size)
     for size in _SIZES:
         for shape in filter(_many_hops, batch):
             slow, fast = (result.figures[_name(method, shape, size)] for method in ("cqd-beam", "q2p"))
-            result.ratios[f"{nickname(shape)} batch {size}"] = _significant(slow / fast)
+            result.ratios[f"{nickname(shape)} batch {size}"] = significant(slow / fast)
     return result
 
 
@@ -180,11 +180,6 @@ def _name(method: str, shape: Query, size: int) -> str:
 def _many_hops(shape: Query) -> bool:
     """Whether a relation is followed from where another one led."""
     return any(step.operator is Project and step.hop for step in compile_shapes((shape,)).steps)
-
-
-def _significant(value: float) -> float:
-    """With four digits, wherever the first one is."""
-    return float(f"{value:.4g}")
 
 
 def _note(result: Bench, name: str, milliseconds: Sequence[float]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from query2particles import __version__
 from query2particles.provenance import commit
 
-__all__ = ["Bench", "Say"]
+__all__ = ["Bench", "Say", "significant"]
 
 Say = Callable[[str], object]
 
@@ -37,3 +37,8 @@ class Bench:
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def significant(value: float, digits: int = 4) -> float:
+    """Rounded to that many digits, wherever the first one is."""
+    return float(f"{value:.{digits}g}")

@@ -19,7 +19,7 @@ import torch
 
 from query2particles.bench.data import bench_graph
 from query2particles.bench.models import finish, in_words, median_seconds, seconds_of
-from query2particles.bench.record import Bench, Say
+from query2particles.bench.record import Bench, Say, significant
 from query2particles.config import Config, configured
 from query2particles.engine.loss import DEPTH_TILE, ENTITY_TILE, rounded_up
 from query2particles.engine.plan import compile_shapes
@@ -100,7 +100,7 @@ def bench_train_methods(
         say(method)
         figures, _ = _updates(graph, configured(preset(method), None, [f"batch={batch}"]), where, effort)
         del figures["queries in a batch"]
-        result.figures |= {f"{method} {name}": round(value, 3) for name, value in figures.items()}
+        result.figures |= {f"{method} {name}": significant(value, 6) for name, value in figures.items()}
     return result
 
 
@@ -109,7 +109,7 @@ def _measure(result: Bench, graph: Graph, config: Config, device: torch.device, 
     product_seconds = Products.of(parts, config, len(graph.entities)).seconds(device, effort)
     result.ratios[graph.name] = round(figures["ms per update"] / 1000 / product_seconds, 2)
     figures["ms of score products"] = 1000 * product_seconds
-    result.figures |= {f"{graph.name} {name}": round(value, 3) for name, value in figures.items()}
+    result.figures |= {f"{graph.name} {name}": significant(value, 6) for name, value in figures.items()}
 
 
 def _updates(
@@ -132,7 +132,7 @@ def _updates(
         updates(effort.warm_up)
         seconds = median_seconds(lambda: updates(effort.updates), device, effort.blocks) / effort.updates
     queries = sum(part.count for part in prepared.parts)
-    figures = {"queries in a batch": queries, "queries/s": round(queries / seconds), "ms per update": 1000 * seconds}
+    figures = {"queries in a batch": queries, "queries/s": queries / seconds, "ms per update": 1000 * seconds}
     if on_cuda:
         figures["seconds until an update is captured"] = capture_seconds
         figures["peak GPU memory GiB"] = torch.cuda.max_memory_allocated(device) / 2**30
