@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from query2particles.engine import update as update_module
 from query2particles.engine.batches import Drawn, Pool
@@ -367,6 +368,64 @@ def test_penalties_are_added(objective: Objective) -> None:
     expected = torch.stack(penalties).sum() / sum(len(part.ids) for part in drawn)
     assert expected > 0
     torch.testing.assert_close(losses[1] - losses[0], expected)
+
+
+_WAITING = (
+    *("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "bincount"),
+    *("_unique", "_unique2", "unique_dim", "unique_consecutive", "repeat_interleave"),
+)
+"""Calls for which the host waits for a device: none of them can be captured."""
+
+
+class Unattended(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuses what a captured update cannot do: the host neither looks at a tensor nor makes one of its own numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        by_mask = name.startswith("index") and any(
+            one is not None and one.dtype == torch.bool for one in _indices(args)
+        )
+        numbers = name == "lift_fresh" and args[0].dim() > 0  # a single one is an argument like any other
+        if name in _WAITING or by_mask or numbers:
+            raise AssertionError(f"{func} needs the host")
+        return func(*args, **(kwargs or {}))
+
+
+def _indices(arguments: Sequence[Any]) -> Sequence[Tensor | None]:
+    return arguments[1] if len(arguments) > 1 and isinstance(arguments[1], list | tuple) else ()
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda x: x[x > 0],
+        lambda x: x.sum().item(),
+        lambda x: x + torch.tensor([1.0]),
+        lambda x: x.nonzero(),
+        lambda x: x.index_put((x > 0,), x.new_zeros(())),
+    ],
+)
+def test_what_needs_the_host_is_noticed(work: Callable[[Tensor], object]) -> None:
+    with Unattended(), pytest.raises(AssertionError, match="needs the host"):
+        work(torch.ones(3))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@each_every_objective
+@pytest.mark.parametrize("name", ["q2p", *OTHERS])
+def test_an_update_needs_no_host(name: str, objective: Objective, training: bool) -> None:
+    model: Any = (model_of() if name == "q2p" else other_model(name)).train(training)
+    shapes_and_terms = SHAPES_AND_TERMS if name == "q2p" else OTHERS[name][1]
+    stream = Given(POOLED, shapes_and_terms=shapes_and_terms)
+    with pretended_cuda(), torch.random.fork_rng():
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        update = update_of(model, optimiser, stream, objective=objective, shapes_and_terms=shapes_and_terms)
+        with Unattended():
+            for _ in range(2):
+                update(0.1)
 
 
 @contextmanager
