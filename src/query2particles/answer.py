@@ -320,7 +320,7 @@ class Reasoner:
     def map(self, question: Question | str) -> ParticleMap:
         """The answers of a question in the plane, each beside the particle that found it."""
         from query2particles.engine.ranks import Factored, scoring
-        from query2particles.ranking import score_all
+        from query2particles.engine.scored import score_all
 
         asked = _as_question(question)
         if not isinstance(self.model, Factored):
@@ -335,7 +335,7 @@ class Reasoner:
                 parsed.shape
             ].factors
             assert factors is not None, "a factored method has particles"
-            particles, table = factors
+            particles, table, _ = factors
             ranked = [one for one in answered.answers if isinstance(one, Ranked)]
             embeddings = table[[one.entity for one in ranked]].double().cpu().numpy()
             vectors = np.concatenate([embeddings, particles[0].double().cpu().numpy()])

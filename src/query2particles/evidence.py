@@ -182,7 +182,7 @@ class Judge:
         known = exact_answers(self.edges, batch, workers=1)[shape]
         if self.model is None:
             return self._certain(known), None
-        from query2particles.ranking import score_all
+        from query2particles.engine.scored import score_all
 
         scores, _ = score_all(self.model, batch, self.edges.entities)[shape]
         return self.judged(shape, batch[shape], scores, known), scores.double().cpu().numpy()
@@ -272,7 +272,7 @@ class _Search:
 
     def probability(self, entity: int) -> float:
         """That of the answer itself, as answers have it."""
-        from query2particles.ranking import score_all
+        from query2particles.engine.scored import score_all
 
         model, known = self.judge.model, self.known[-1]
         assert model is not None, "without a model there is no probability"

@@ -1,12 +1,9 @@
-"""Many queries at once, of any shapes, through one plan: the scores of all entities, and what they are measured by."""
+"""Many queries at once, of any shapes: how all entities score, what is known of them, and the best of the others."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable
 from dataclasses import dataclass
-from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,18 +11,16 @@ import torch
 from torch import Tensor
 
 from query2particles.calibration import Contexts, masked
-from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.exact import Batch, exact_answers, refuted_answers
-from query2particles.engine.execute import execute
 from query2particles.engine.method import Method
-from query2particles.engine.plan import compile_shapes
-from query2particles.engine.ranks import Factored, all_scores, best_of, ids_for
+from query2particles.engine.ranks import best_of
+from query2particles.engine.scored import score_all
 from query2particles.engine.sets import Sets, union
 from query2particles.graph.edges import Edges, Ints
 from query2particles.query.algebra import Query
 from query2particles.query.rewrite import Unions
 
-__all__ = ["Candidates", "Ranking", "Scored", "rank", "score_all"]
+__all__ = ["Candidates", "Ranking", "rank"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -55,9 +50,7 @@ class Ranking:
     contexts: Contexts
     best: Ints  # (n, k) entities that are open
     best_scores: Floats  # (n, k), −∞ where there are fewer
-    factors: (
-        tuple[Tensor, Tensor] | None
-    )  # the particles (n, w, d) and the table (entities, d) of scores, if they are products
+    factors: tuple[Tensor, Tensor, Tensor] | None  # as of `Scored`
 
     def best_open(self, row: int, k: int) -> Candidates:
         """The best of those that may be answers or not; `k` is at most what was asked for."""
@@ -81,7 +74,7 @@ class Ranking:
         """Which particle has the best inner product with each of entities (n, k): the first of those that tie."""
         if self.factors is None:
             return None
-        particles, table = self.factors
+        particles, table, _ = self.factors
         places = torch.as_tensor(entities, dtype=torch.int64, device=table.device)
         together = max(1, _CHOSEN_NUMBERS // max(1, places.shape[1] * table.shape[1]))
         found = np.empty(entities.shape, dtype=np.int64)
@@ -119,40 +112,3 @@ def rank(method: Method[Any], edges: Edges, batch: Batch, k: int, *, unions: Uni
         )
         for number, (shape, one) in enumerate(scored.items())
     }
-
-
-class Scored(NamedTuple):
-    """The queries of one shape."""
-
-    scores: Tensor  # (n, entities)
-    factors: tuple[Tensor, Tensor] | None  # particles (n, w, d) and table (entities, d), if they are products
-
-
-def score_all(method: Method[Any], batch: Batch, entities: int, unions: Unions = "native") -> dict[Query, Scored]:
-    """How a method scores the queries of each shape."""
-    parts = [(shape, part) for shape in batch for part in Disjuncts.of(shape, unions).shapes]
-    plan = compile_shapes(tuple(part for _, part in parts), method.kind)
-    ids = {shape: ids_for(method, rows) for shape, rows in batch.items()}
-    states = execute(plan, method, [ids[shape] for shape, _ in parts])
-    together: defaultdict[Hashable, list[int]] = defaultdict(list)
-    for number, root in enumerate(plan.roots):
-        together[plan.nodes[root].kind].append(number)
-    scores: dict[int, Tensor] = {}
-    for numbers in together.values():
-        stacked = states[numbers[0]] if len(numbers) == 1 else method.stack([states[number] for number in numbers])
-        sizes = [len(batch[parts[number][0]]) for number in numbers]
-        scores.update(zip(numbers, torch.split(all_scores(method, stacked, entities), sizes), strict=True))
-    disjoin = getattr(method, "disjoin", None)
-    found: dict[Query, Scored] = {}
-    for shape in batch:
-        own = [number for number, (of, _) in enumerate(parts) if of == shape]
-        branches = [scores[number] for number in own]
-        if disjoin is not None and len(own) > 1:
-            found[shape] = Scored(torch.as_tensor(disjoin(branches)), None)
-            continue
-        factors = None
-        if isinstance(method, Factored):
-            particles, tables, _ = zip(*(method.factors(states[number]) for number in own), strict=True)
-            factors = torch.cat(particles, 1), tables[0]
-        found[shape] = Scored(reduce(torch.maximum, branches), factors)
-    return found

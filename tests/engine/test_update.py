@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from query2particles.engine import update as update_module
 from query2particles.engine.batches import Drawn, Pool
+from query2particles.engine.captured import Captured
 from query2particles.engine.execute import execute
 from query2particles.engine.loss import LossTerms, Objective, negatives_loss
 from query2particles.engine.plan import compile_shapes
@@ -22,6 +22,7 @@ from query2particles.methods import betae, cone, emql, gqe, links, q2b
 from query2particles.methods.q2p import PRESETS, Q2P
 from query2particles.methods.registry import Model, make
 from query2particles.query.algebra import SHAPES, Complement, Query, anchor_positions, query_ids
+from unattended import Unattended
 from worlds import random_graph
 
 ENTITIES, RELATIONS = 70, 6
@@ -370,49 +371,6 @@ def test_penalties_are_added(objective: Objective) -> None:
     torch.testing.assert_close(losses[1] - losses[0], expected)
 
 
-_WAITING = (
-    *("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "bincount"),
-    *("_unique", "_unique2", "unique_dim", "unique_consecutive", "repeat_interleave"),
-)
-"""Calls for which the host waits for a device: none of them can be captured."""
-
-
-class Unattended(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses what a captured update cannot do: the host neither looks at a tensor nor makes one of its own numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        by_mask = name.startswith("index") and any(
-            one is not None and one.dtype == torch.bool for one in _indices(args)
-        )
-        numbers = name == "lift_fresh" and args[0].dim() > 0  # a single one is an argument like any other
-        if name in _WAITING or by_mask or numbers:
-            raise AssertionError(f"{func} needs the host")
-        return func(*args, **(kwargs or {}))
-
-
-def _indices(arguments: Sequence[Any]) -> Sequence[Tensor | None]:
-    return arguments[1] if len(arguments) > 1 and isinstance(arguments[1], list | tuple) else ()
-
-
-@pytest.mark.parametrize(
-    "work",
-    [
-        lambda x: x[x > 0],
-        lambda x: x.sum().item(),
-        lambda x: x + torch.tensor([1.0]),
-        lambda x: x.nonzero(),
-        lambda x: x.index_put((x > 0,), x.new_zeros(())),
-    ],
-)
-def test_what_needs_the_host_is_noticed(work: Callable[[Tensor], object]) -> None:
-    with Unattended(), pytest.raises(AssertionError, match="needs the host"):
-        work(torch.ones(3))
-
-
 @pytest.mark.parametrize("training", [True, False])
 @each_every_objective
 @pytest.mark.parametrize("name", ["q2p", *OTHERS])
@@ -444,7 +402,7 @@ def pretended_cuda() -> Iterator[list[str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nn.Parameter, "is_cuda", True, raising=False)
         patch.setattr(torch, "compile", compiled)
-        patch.setattr(update_module, "_Captured", captured)
+        patch.setattr(update_module, "Captured", captured)
         yield noted
 
 
@@ -578,7 +536,7 @@ def test_a_captured_fill_draws_something_new_every_time() -> None:
             return [Drawn(ids, ids[:, 0], ones, ones)]
 
     pool = Pool(Random(), 2)
-    fill = update_module._Captured(pool.fill, generator)
+    fill = Captured(pool.fill, generator)
     seen = []
     for _ in range(8):
         fill()

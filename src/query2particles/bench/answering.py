@@ -23,6 +23,7 @@ from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.exact import Batch
 from query2particles.engine.plan import compile_shapes
 from query2particles.engine.ranks import best_of, rows_at_once, scoring
+from query2particles.engine.scored import score_all
 from query2particles.graph.edges import Ints
 from query2particles.graph.graph import Graph
 from query2particles.methods.registry import METHODS, Model
@@ -161,7 +162,7 @@ def bench_answer_methods(
 def best_answers(model: Model, shape: Query, ids: Ints, entities: int, unions: Unions = "native") -> list[list[int]]:
     """The ten best entities for each row of ids, as numbers: all work is done when they are there."""
     with scoring(model):
-        scores = Disjuncts.of(shape, unions).scores(model, ids, entities)
+        scores = score_all(model, {shape: ids}, entities, unions)[shape].scores
         best: list[list[int]] = best_of([(0, scores)], _BEST)[0].tolist()
         return best
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from query2particles.engine.batches import Pool, Stream
+from query2particles.engine.captured import Captured
 from query2particles.engine.compiled import Compiled
 from query2particles.engine.execute import execute
 from query2particles.engine.half import HalfOperators
@@ -26,9 +27,6 @@ __all__ = ["POOLED", "Update"]
 
 POOLED = 32
 """On CUDA a stream draws this many batches at a time."""
-
-_WARM_UP = 3
-"""Calls before one is captured: compilers and libraries settle in them."""
 
 
 class Update:
@@ -69,8 +67,8 @@ class Update:
             self._method = Compiled(self._half.method)
             self._pool = Pool(stream, POOLED)
             self._draw = self._pool.take
-            self._update = _Captured(self._work)
-            self._fill = _Captured(self._pool.fill, generator)
+            self._update = Captured(self._work)
+            self._fill = Captured(self._pool.fill, generator)
 
     def __call__(self, rate: float) -> None:
         for group in self._optimiser.param_groups:
@@ -151,29 +149,3 @@ class Update:
         nn.utils.clip_grad_norm_(self._parameters, self._clip)
         self._optimiser.step()
         self._losses += loss.detach()
-
-
-class _Captured:
-    """Work of fixed shapes on CUDA: run as it is a few times, then captured as a graph and replayed."""
-
-    def __init__(self, work: Callable[[], None], generator: torch.Generator | None = None) -> None:
-        self._work, self._generator = work, generator
-        self._calls = 0
-        self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._graph: torch.cuda.CUDAGraph | None = None
-
-    def __call__(self) -> None:
-        self._calls += 1
-        if self._calls <= _WARM_UP:
-            self._side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._side):  # as what is to be captured must
-                self._work()
-            torch.cuda.current_stream().wait_stream(self._side)
-            return
-        if self._graph is None:
-            self._graph = torch.cuda.CUDAGraph()
-            if self._generator is not None:
-                self._graph.register_generator_state(self._generator)
-            with torch.cuda.graph(self._graph):
-                self._work()
-        self._graph.replay()

@@ -183,6 +183,6 @@ class CQDBeam(Decomposition):
 
     def _links(self, u: Tensor, r: Tensor) -> Tensor:
         """Entities (n, k) and relations (n,): log p(u, r, v) for every v, (n, k, N)."""
-        state = self.links.project(self.links.anchor(u.flatten()), r.repeat_interleave(u.shape[1]))
+        state = self.links.project(self.links.anchor(u.flatten()), r[:, None].expand_as(u).flatten())
         p = link_truths(self.links.score(state), self.settings.truth, self.settings.threshold)
         return p.view(*u.shape, -1)

@@ -60,6 +60,8 @@ class CQDCO(Decomposition):
     """
 
     operators: ClassVar[frozenset[type[Query]]] = frozenset((Anchor, Project, Intersect))
+    replayed: ClassVar[bool] = False
+    """A search of many steps."""
 
     def __init__(self, entities: int, relations: int, settings: Settings | None = None) -> None:
         super().__init__(entities, relations, settings := settings or Settings())
