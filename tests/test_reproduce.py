@@ -316,6 +316,17 @@ def test_the_table_of_experiments() -> None:
         assert config.model.dropout == 0.3
 
 
+def test_variants_for_some_graphs_only() -> None:
+    known = experiments()
+    for count in (1, 3, 4, 5, 6):
+        config = experiment(f"fb15k-betae-q2p-k{count}").recipe.config
+        assert config.model == replace(experiment("fb15k-betae-q2p").recipe.config.model, particles=count)
+    assert {one.recipe.graph for name, one in known.items() if "-k1" in name} == {"FB15k"}
+    ablated, whole = (experiment(f"fb15k-betae-q2p-paper-k1{name}").recipe.config for name in ("-no-attention", ""))
+    assert replace(ablated.model, attention="separate") == whole.model
+    assert (ablated.training, ablated.preset) == (whole.training, "paper")
+
+
 def document(**mrr: float) -> dict[str, Any]:
     shapes = {shape: {"queries": 1, "mrr": 50.0, **({"mrr": mrr[shape]} if shape in mrr else {})} for shape in EPFO}
     shapes |= {shape: {"queries": 1, "mrr": 1.0} for shape in NEGATION}

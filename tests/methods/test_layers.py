@@ -42,13 +42,21 @@ def test_attention_withstands_large_logits(attention: Callable[[Tensor, Tensor, 
     torch.testing.assert_close(attention(q, k, v), scaled_dot_product_attention(q, k, v))
 
 
-def test_a_shared_matrix_serves_all_three() -> None:
+@pytest.mark.parametrize("residual", [False, True])
+def test_matrices_of_attention(residual: bool) -> None:
+    """Three, one that serves all, or none: then nothing happens."""
     (p, _, _) = operands(4, 4)
-    for shared, matrices in ((True, 1), (False, 3)):
-        layer = Attention(5, shared=shared).double()
-        assert layer.weights.weight.shape == (5 * matrices, 5)
-        w_q, w_k, w_v = layer.weights.weight.chunk(3) if not shared else (layer.weights.weight,) * 3
-        torch.testing.assert_close(layer(p), scaled_dot_product_attention(p @ w_q.T, p @ w_k.T, p @ w_v.T))
+    added = p if residual else torch.zeros_like(p)
+    separate = Attention(5, "separate", residual=residual).double()
+    (packed,) = separate.parameters()
+    w_q, w_k, w_v = packed.chunk(3)
+    torch.testing.assert_close(separate(p), added + scaled_dot_product_attention(p @ w_q.T, p @ w_k.T, p @ w_v.T))
+    shared = Attention(5, "shared", residual=residual).double()
+    (w,) = shared.parameters()
+    torch.testing.assert_close(shared(p), added + scaled_dot_product_attention(p @ w.T, p @ w.T, p @ w.T))
+    none = Attention(5, "none", residual=residual)
+    assert not list(none.parameters())
+    assert torch.equal(none(p), p)
 
 
 def test_norms_by_name() -> None:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from query2particles.engine.execute import execute
 from query2particles.engine.plan import compile_shapes
+from query2particles.errors import UsageError
 from query2particles.methods.q2p import PRESETS, Q2P, Settings
 from query2particles.query.algebra import (
     SHAPES,
@@ -50,7 +51,10 @@ def variants() -> Iterator[tuple[str, Settings]]:
             values: tuple[Any, ...] = get_args(hint) if get_origin(hint) is Literal else ()
             for value in (False, True) if hint is bool else values:
                 if value != getattr(start, option):
-                    yield f"{preset}, {option}={value}", replace(start, **{option: value})
+                    changes: dict[str, Any] = {option: value}
+                    if (option, value) == ("attention", "none") and start.keep == "summaries":  # which take attention
+                        changes["keep"] = "sample"
+                    yield f"{preset}, {option}={value}", replace(start, **changes)
 
 
 VARIANTS = dict(variants())
@@ -200,14 +204,20 @@ class Equations:
         p = self.half(f"{norms}.0", p, self.attention_of(f"{name}.attention"), residual)
         return self.half(f"{norms}.1", p, self.mlp_of(f"{name}.feed_forward"), option.norm != "none")
 
-    def half(self, norm: str, p: Particles, layer: Callable[[Particles], Particles], residual: bool) -> Particles:
-        """LN(P + Layer(P)), or LN(Layer(P))."""
+    def half(
+        self, norm: str, p: Particles, layer: Callable[[Particles], Particles] | None, residual: bool
+    ) -> Particles:
+        """LN(P + Layer(P)), or LN(Layer(P)); LN(P) where there is no layer."""
+        if layer is None:
+            return [self.norm(norm, one) for one in p]
         changed = layer(p)
         if residual:
             changed = [one + change for one, change in zip(p, changed, strict=True)]
         return [self.norm(norm, one) for one in changed]
 
-    def attention_of(self, name: str) -> Callable[[Particles], Particles]:
+    def attention_of(self, name: str) -> Callable[[Particles], Particles] | None:
+        if self.settings.attention == "none":
+            return None
         packed = self.weights[f"{name}.weights.weight"]
         w_q, w_k, w_v = (packed,) * 3 if self.settings.attention == "shared" else np.split(packed, 3)
         return lambda p: attention([w_q @ one for one in p], [w_k @ one for one in p], [w_v @ one for one in p])
@@ -614,3 +624,8 @@ def test_the_presets_are_what_the_two_sources_say() -> None:
         "paper": ("separate", "relu", "attention", "sample", "none", False, False, False, 1),
         "released": ("shared", "gelu", "later-block", "rows", "learned", False, False, True, 2),
     }
+
+
+def test_summaries_take_attention() -> None:
+    with pytest.raises(UsageError, match="keep=sample"):
+        Q2P(ENTITIES, STORED_RELATIONS, replace(PRESETS["default"], attention="none"))

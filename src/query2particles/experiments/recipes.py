@@ -79,6 +79,8 @@ def _experiments_of(
     document, found = documents[method], []
     for name, queries in about["sets"].items():
         for variant, own in document["variants"].items():
+            if graph not in own.get("on", [graph]):
+                continue
             # What is trained: the variant itself, unless it is asked of what another method or variant has trained.
             ground, source = document.get("trains", method), own.get("of", variant)
             recipe = _recipe(ground, graph, about["validation"], documents[ground], source)
@@ -104,7 +106,7 @@ def _settings(document: Mapping[str, Any], graph: str, variant: str) -> tuple[st
 
     A variant that is asked of another one's weights changes only what it says itself.
     """
-    own = dict(document["variants"][variant])
+    own = {key: value for key, value in document["variants"][variant].items() if key != "on"}
     for_graph = own.pop("graphs", {}).get(graph, {})
     of_all = {} if own.pop("of", None) else {**document["settings"], **document["graphs"][graph]}
     merged = {**of_all, **own, **for_graph}

@@ -15,6 +15,7 @@ __all__ = [
     "Attention",
     "Block",
     "FeedForward",
+    "Matrices",
     "Norm",
     "Perceptron",
     "attend",
@@ -24,6 +25,7 @@ __all__ = [
 
 Activation = Literal["relu", "gelu"]
 Norm = Literal["none", "plain", "learned"]
+Matrices = Literal["separate", "shared", "none"]
 
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": nn.functional.relu,
@@ -59,16 +61,24 @@ def norm_of(dimension: int, norm: Norm) -> nn.Module:
 
 
 class Attention(nn.Module):
-    """Scaled dot-product self-attention, Attn(W_q P, W_k P, W_v P); `shared`: one matrix serves all three."""
+    """Scaled dot-product self-attention, P' = Attn(W_q P, W_k P, W_v P), or P plus that (`residual`).
 
-    def __init__(self, dimension: int, *, shared: bool) -> None:
+    The three matrices are `separate`, or one that is `shared`; with `none` there is no attention, and P' = P.
+    """
+
+    def __init__(self, dimension: int, matrices: Matrices, *, residual: bool = False) -> None:
         super().__init__()
-        self.shared = shared
-        self.weights = nn.Linear(dimension, dimension if shared else 3 * dimension, bias=False)
+        self.residual = residual
+        self.packed = {"separate": 3, "shared": 1, "none": 0}[matrices]
+        self.weights = nn.Linear(dimension, self.packed * dimension, bias=False) if self.packed else None
 
     def forward(self, p: Tensor) -> Tensor:
-        q, k, v = (self.weights(p),) * 3 if self.shared else self.weights(p).chunk(3, -1)
-        return attend(q, k, v)
+        if self.weights is None:
+            return p
+        weighted = self.weights(p)
+        q, k, v = weighted.chunk(3, -1) if self.packed == 3 else (weighted,) * 3
+        mixed = attend(q, k, v)
+        return p + mixed if self.residual else mixed
 
 
 class FeedForward(nn.Module):
@@ -109,25 +119,23 @@ class Block(nn.Module):
         self,
         dimension: int,
         *,
-        shared: bool,
+        attention: Matrices,
         residual: bool,
         norm: Norm,
         activation: Activation,
         dropout: float,
     ) -> None:
         super().__init__()
-        self.residual, self.normalised = residual, norm != "none"
+        self.normalised = norm != "none"
         self.dropout = nn.Dropout(dropout)
-        self.attention = Attention(dimension, shared=shared)
+        self.attention = Attention(dimension, attention, residual=residual)
         self.feed_forward = FeedForward(dimension, activation)
         self.norms = nn.ModuleList(norm_of(dimension, norm) for _ in range(2))
 
     def forward(self, p: Tensor, norms: nn.ModuleList | None = None) -> Tensor:
         """`norms` in place of the block's own: a further pass through the same matrices."""
         norms = self.norms if norms is None else norms
-        p = self.dropout(p)
-        a: Tensor = self.attention(p)
-        a = norms[0](p + a if self.residual else a)
+        a: Tensor = norms[0](self.attention(self.dropout(p)))
         f: Tensor = self.feed_forward(a)
         result: Tensor = norms[1](a + f) if self.normalised else f
         return result

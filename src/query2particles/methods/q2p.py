@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from query2particles.engine.method import width
-from query2particles.methods.layers import Activation, Attention, Block, FeedForward, Norm, attend, norm_of
+from query2particles.errors import UsageError
+from query2particles.methods.layers import Activation, Attention, Block, FeedForward, Matrices, Norm, attend, norm_of
 from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union
 
 __all__ = ["PRESETS", "Q2P", "Settings"]
@@ -42,8 +43,9 @@ class Settings:
     """K: particles of an anchor, and of an intersection."""
     dropout: float = 0.1
     """On what enters a projection and a block."""
-    attention: Literal["separate", "shared"] = "shared"
-    """Three matrices for queries, keys and values, or one for all."""
+    attention: Matrices = "shared"
+    """Three matrices for queries, keys and values, or one for all; or no attention at all, so that nothing passes
+    between particles: an ablation, which takes a `keep` that does without, too."""
     residual: bool = False
     """Attention adds to its input."""
     later_residual: bool = True
@@ -104,6 +106,8 @@ class Q2P(nn.Module):
     def __init__(self, entities: int, relations: int, settings: Settings | None = None) -> None:
         super().__init__()
         self.settings = settings = settings or Settings()
+        if (settings.attention, settings.keep) == ("none", "summaries"):
+            raise UsageError("summaries attend to particles: with attention=none, also set keep=sample or keep=rows")
         d = settings.dimension
         self.entities = nn.Parameter(torch.randn(entities, d) * settings.entity_scale)
         self.relations = nn.Parameter(torch.randn(relations, d) * settings.entity_scale)
@@ -229,13 +233,11 @@ class _Mix(nn.Module):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
-        self.residual = settings.residual
-        self.attention = Attention(settings.dimension, shared=settings.attention == "shared")
+        self.attention = Attention(settings.dimension, settings.attention, residual=settings.residual)
         self.norm = norm_of(settings.dimension, settings.norm)
 
     def forward(self, a: Tensor) -> Tensor:
-        mixed: Tensor = self.attention(a)
-        result: Tensor = self.norm(a + mixed if self.residual else mixed)
+        result: Tensor = self.norm(self.attention(a))
         return result
 
 
@@ -259,7 +261,7 @@ class _Passes(nn.Module):
 
 def _block(settings: Settings, **changes: Any) -> Block:
     options: dict[str, Any] = {
-        "shared": settings.attention == "shared",
+        "attention": settings.attention,
         "residual": settings.residual,
         "norm": settings.norm,
         "activation": settings.activation,
