@@ -11,11 +11,16 @@ import torch
 
 from query2particles.config import Training
 from query2particles.curriculum import doubts, rate_at, training_parts, training_stream
-from query2particles.query.algebra import SHAPES, Complement, nickname
+from query2particles.engine.update import POOLED
+from query2particles.graph.graph import Split
+from query2particles.query.algebra import SHAPES, Complement, Query, nickname
 from query2particles.workload.benchmark import write_set
 from query2particles.workload.groundings import Grounding
 from query2particles.workload.labels import label
+from query2particles.workload.selection import drawn_queries
 from worlds import random_graph
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 @pytest.mark.parametrize("batch", [1, 7, 64, 1000])
@@ -119,3 +124,46 @@ def test_subsampling_reaches_the_stream(from_a_folder: bool, tmp_path: Path) -> 
         weights = np.array(tails) ** -0.5 if subsampling else np.ones(len(tails))
         assert len(set(tails)) > 2
         np.testing.assert_allclose(drawn.weights.numpy(), weights / weights.mean(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])])
+def test_leaked_queries_come_with_their_hard_answers(tmp_path: Path, device: str) -> None:
+    """As many as is said, after all others, from both splits, of the five shapes that the released code takes."""
+    graph = random_graph(2, entities=40, relations=3, facts=600)
+    folder, answers = tmp_path / "queries", dict[Query, dict[tuple[int, ...], set[int]]]()
+    splits: tuple[Split, ...] = ("valid", "test")
+    for split in splits:
+        batch, labels = drawn_queries(graph, split, most=15, seed=0)
+        write_set(folder, graph, split, batch, labels)
+        for shape, ids in batch.items():
+            own = answers.setdefault(shape, {})
+            for number, row in enumerate(map(tuple, ids.tolist())):
+                own.setdefault(row, set()).update(labels[shape].hard[number].tolist())
+    training = replace(Training(), batch=1000, leaked=str(folder), leaked_share=0.4, inverted_complements=True)
+    parts, terms = training_parts(training)
+    plain, plain_terms = training_parts(replace(training, leaked=""))
+    stored = [part for part in parts if part.grounding is Grounding.STORED]
+    assert parts[-len(stored) :] == stored
+    assert {nickname(part.shape) for part in stored} == {"1p", "2p", "3p", "2i", "3i"}
+    assert sum(part.count for part in parts) == sum(part.count for part in plain)
+    assert len(terms) == len(parts)
+    assert set(terms) == set(plain_terms)
+    before = {part.shape: part.count for part in plain if part.grounding is Grounding.EDGE}
+    assert all(abs(part.count - 0.4 * before[part.shape]) <= 0.5 for part in stored)
+    stream = training_stream(graph, training, parts, torch.Generator(device).manual_seed(0))
+    drawn = stream.draw()
+    pooled = POOLED if device == "cuda" else 1
+    assert [len(one.ids) for one in drawn] == [pooled * part.count for part in parts]
+    for part, one in list(zip(parts, drawn, strict=True))[-len(stored) :]:
+        rows = list(map(tuple, one.ids.tolist()))
+        assert all(
+            positive in answers[part.shape][row] for row, positive in zip(rows, one.positives.tolist(), strict=True)
+        )
+        assert len(set(rows)) > 15  # of one split there are no more
+    assert any("no result of the method" in words for words in doubts(training))
+
+
+def test_nothing_leaks_unless_it_is_meant() -> None:
+    parts, _ = training_parts(Training())
+    assert Grounding.STORED not in {part.grounding for part in parts}
+    assert not any("no result" in words for words in doubts(Training()))

@@ -41,7 +41,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of benchmark graphs in small: two graphs with query sets of the usual names."""
     data = tmp_path_factory.mktemp("data")
     folders: dict[str, dict[str, tuple[Split, ...]]] = {
-        "FB15k-237": {"betae-resampled": ("valid", "test"), "q2b": ("test",)},
+        "FB15k-237": {"betae-resampled": ("valid", "test"), "q2b": ("valid", "test")},
         "NELL": {"betae-resampled": ("valid",), "betae": ("test",), "q2b": ("test",)},
     }
     for seed, (name, sets) in enumerate(folders.items()):
@@ -316,6 +316,23 @@ def test_the_table_of_experiments() -> None:
         assert config.model.dropout == 0.3
 
 
+def test_what_trains_on_test_queries_has_to_be_meant(world: Path, tmp_path: Path) -> None:
+    name = "fb15k-237-q2b-q2p-leaking"
+    with pytest.raises(UsageError, match=f"{name} trains on the test queries .* say --leaking"):
+        made(world, tmp_path, name)
+    assert not (tmp_path / "runs").exists()
+    (leaking,) = made(world, tmp_path, name, seeds=(0,), leaking=True).documents
+    assert leaking["config"]["training"]["leaked"] == "q2b"
+    assert str(world) not in json.dumps(leaking)
+    assert "trained on these very queries" in compared(leaking).words.lower()
+    run = Run.open(tmp_path / "runs" / "fb15k-237-q2p-leaking" / "seed-0")
+    assert run.config.training.leaked == str((world / "FB15k-237" / "q2b").resolve())
+    (again,) = made(world, tmp_path, name, seeds=(0,), leaking=True).documents
+    assert again == leaking
+    with pytest.raises(UsageError, match="recipe of its own"):
+        made(world, tmp_path, BOTH[1], settings=["leaked=q2b"])
+
+
 def test_variants_for_some_graphs_only() -> None:
     known = experiments()
     for count in (1, 3, 4, 5, 6):
@@ -325,6 +342,8 @@ def test_variants_for_some_graphs_only() -> None:
     ablated, whole = (experiment(f"fb15k-betae-q2p-paper-k1{name}").recipe.config for name in ("-no-attention", ""))
     assert replace(ablated.model, attention="separate") == whole.model
     assert (ablated.training, ablated.preset) == (whole.training, "paper")
+    leaking = {name: one.recipe.config.training for name, one in known.items() if one.recipe.config.training.leaked}
+    assert set(leaking) == {f"{graph}-q2b-q2p-leaking" for graph in ("nell", "fb15k", "fb15k-237")}
 
 
 def document(**mrr: float) -> dict[str, Any]:
@@ -332,7 +351,7 @@ def document(**mrr: float) -> dict[str, Any]:
     shapes |= {shape: {"queries": 1, "mrr": 1.0} for shape in NEGATION}
     averages = {"epfo": {"mrr": 25.51}, "negation": {"mrr": 5.99}}
     about = {"name": "nell-betae-q2p", "method": "q2p", "graph": "NELL", "queries": "betae/test", "seeds": [0, 1, 2]}
-    return {**about, "shapes": shapes, "averages": averages}
+    return {**about, "config": {}, "shapes": shapes, "averages": averages}
 
 
 def test_what_lies_above_the_paper_and_what_below() -> None:

@@ -72,6 +72,11 @@ class Training:
     """As many complements of 1p queries as 1p queries, on top of the batch, trained with negated scores."""
     workload: str = ""
     """A folder of training queries; empty: queries are drawn without end."""
+    leaked: str = ""
+    """A folder of queries whose valid and test queries are trained on, with their hard answers, as the released code
+    does with Query2Box's: to measure what that is worth. What is then measured on them is memory."""
+    leaked_share: float = 0.1
+    """The share of the queries of their shapes that come from there."""
     all_edges: bool = False
     """Train on the facts of all splits, for use rather than for measuring; there is no validation then."""
     unions: Unions = "native"
@@ -128,7 +133,7 @@ class Config:
         return _changed(self, {name: str(Path(path).resolve()) for name, path in paths.items() if path})
 
 
-_FOLDERS = ("workload", "validation")
+_FOLDERS = ("workload", "leaked", "validation")
 """The settings that name folders of queries."""
 
 
@@ -312,6 +317,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "clip": (1e-9, math.inf),
     "smoothing": (0, 0.99),
     "union_share": (0, 1),
+    "leaked_share": (0, 1),
     "validate_every": (1, math.inf),
     "validation_queries": (1, math.inf),
 }

@@ -8,19 +8,25 @@ from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from query2particles.config import Training
 from query2particles.engine.loss import LossTerms
+from query2particles.engine.sets import Sets
 from query2particles.engine.update import POOLED
 from query2particles.errors import UsageError
+from query2particles.graph.edges import Ints
 from query2particles.graph.graph import Graph
-from query2particles.query.algebra import SHAPES, Complement
+from query2particles.query.algebra import SHAPES, Complement, Query
 from query2particles.workload.device_edges import DeviceEdges
 from query2particles.workload.selection import stored_queries
-from query2particles.workload.stream import FixedStream, Grounding, Part, Stream
+from query2particles.workload.stream import FixedStream, Grounding, Joined, Part, Stream
 
 __all__ = ["doubts", "rate_at", "training_parts", "training_stream"]
+
+_LEAKED = ("1p", "2p", "3p", "2i", "3i")
+"""What the released code adds of Query2Box's valid and test queries."""
 
 
 def training_parts(training: Training) -> tuple[list[Part], list[LossTerms]]:
@@ -31,6 +37,10 @@ def training_parts(training: Training) -> tuple[list[Part], list[LossTerms]]:
     unions = round(one_hop * training.union_share)
     if one_hop:
         counts["1p"] -= unions
+    leaked = {
+        name: round(counts[name] * training.leaked_share) for name in _LEAKED if training.leaked and name in counts
+    }
+    counts |= {name: counts[name] - count for name, count in leaked.items()}
     by_edge = {name: round(count * training.edge_share) for name, count in counts.items()}
     parts = [Part(SHAPES[name], count - by_edge[name]) for name, count in counts.items() if count > by_edge[name]]
     parts += [Part(SHAPES[name], count, Grounding.EDGE) for name, count in by_edge.items() if count > 0]
@@ -40,15 +50,23 @@ def training_parts(training: Training) -> tuple[list[Part], list[LossTerms]]:
     if one_hop and training.inverted_complements:
         parts.append(Part(Complement(SHAPES["1p"]), one_hop, Grounding.ONE_HOP))
         every.append(terms._replace(exclusion=0.0, sign=-1.0))
-    return parts, every
+    stored = [Part(SHAPES[name], count, Grounding.STORED) for name, count in leaked.items() if count > 0]
+    return parts + stored, every + [terms] * len(stored)
 
 
 def training_stream(
     graph: Graph, training: Training, parts: Sequence[Part], generator: torch.Generator
-) -> Stream | FixedStream:
-    """Where the queries of a batch come from: a folder of them, or the edges; on CUDA several batches at a time."""
+) -> Stream | FixedStream | Joined:
+    """Where the queries of a batch come from: a folder of them, or the edges; on CUDA several batches at a time.
+
+    Parts that are `STORED` come from the folder `leaked`, and come last.
+    """
     if generator.device.type == "cuda":
         parts = [replace(part, count=part.count * POOLED) for part in parts]
+    if stored := [part for part in parts if part.grounding is Grounding.STORED]:
+        others = [part for part in parts if part.grounding is not Grounding.STORED]
+        own = training_stream(graph, replace(training, leaked=""), others, generator)
+        return Joined(own, FixedStream(_leaked_queries(graph, Path(training.leaked)), stored, generator))
     if training.workload:
         if training.all_edges:
             raise UsageError("a workload's answers follow from the training edges: leave out workload or all_edges")
@@ -57,6 +75,19 @@ def training_stream(
         return FixedStream(workload, parts, generator, subsampling=training.subsampling)
     on_device = DeviceEdges.of(graph.at(training.split), generator.device)
     return Stream(on_device, parts, generator, cap=training.cap, subsampling=training.subsampling)
+
+
+def _leaked_queries(graph: Graph, folder: Path) -> dict[Query, tuple[Ints, Sets]]:
+    """The valid and the test queries of a folder, as far as their shapes are trained on, and their hard answers."""
+    shapes = [SHAPES[name] for name in _LEAKED]
+    splits = [stored_queries(graph, folder, split, shapes=shapes) for split in ("valid", "test")]
+    return {
+        shape: (
+            np.concatenate([batch[shape] for batch, _ in splits if shape in batch]),
+            Sets.stack([labels[shape].hard for _, labels in splits if shape in labels]),
+        )
+        for shape in dict.fromkeys(shape for batch, _ in splits for shape in batch)
+    }
 
 
 def rate_at(update: int, training: Training) -> float:
@@ -72,6 +103,11 @@ def rate_at(update: int, training: Training) -> float:
 def doubts(training: Training) -> list[str]:
     """What a person may not have meant by these settings."""
     found = []
+    if training.leaked:
+        found.append(
+            f"this training sees the valid and test queries of {training.leaked} with their hard answers: what is "
+            "measured on them afterwards is no result of the method"
+        )
     if missing := [name for name, count in _counts(training).items() if training.mix[name] and not count]:
         found.append(
             f"a batch of {training.batch:,} has no query of {', '.join(missing)}, which the mix names; "

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from query2particles.errors import UsageError
-from query2particles.experiments.published import FIGURE_OF, columns_of, figures_of, published, set_of
-from query2particles.experiments.recipes import experiments
+from query2particles.experiments.published import FIGURE_OF, columns_of, figures_of, leaked_into, published, set_of
+from query2particles.experiments.recipes import experiment, experiments
 from query2particles.files import new_file
 
 __all__ = ["method_times", "results_page", "speed_page", "time_tables", "trials_page", "write_report"]
@@ -171,11 +171,16 @@ def results_page(results: Path) -> str:
         lines += ["", f"## {graph}, {queries}", "", _SETS[kind], ""]
         lines += _results_table(graph, kind, [found[name] for name in members if name in found])
         if missing := [name for name in members if name not in found]:
-            lines += ["", f"Not measured yet: {', '.join(f'`q2p reproduce {name}`' for name in missing)}."]
+            lines += ["", f"Not measured yet: {', '.join(map(_command, missing))}."]
     if found:
         lines += ["", "## Where the numbers come from", ""]
         lines += [_origin(name, document) for name, document in found.items()]
     return "\n".join(lines) + "\n"
+
+
+def _command(name: str) -> str:
+    """What makes a result."""
+    return f"`q2p reproduce {name}{' --leaking' if experiment(name).recipe.config.training.leaked else ''}`"
 
 
 def trials_page(trials: Path) -> str:
@@ -208,7 +213,8 @@ def _results_table(graph: str, kind: str, documents: Sequence[Mapping[str, Any]]
     """Ours first, then what was published, with its source by number."""
     rows: list[tuple[str, Mapping[str, float], int]] = []  # with the number of decimals
     for document in documents:
-        rows.append((f"`{document['name']}`", figures_of(document, FIGURE_OF[kind]), 2))
+        leaks = ", *trained on these very queries*" if leaked_into(document) else ""
+        rows.append((f"`{document['name']}`{leaks}", figures_of(document, FIGURE_OF[kind]), 2))
         rows += [(f"… {figure}", figures_of(document, figure), 2) for figure in _MORE_FIGURES.get(kind, ())]
     sources: dict[str, int] = {}
     for row in published():

@@ -21,7 +21,7 @@ from query2particles.config import Config, configured
 from query2particles.engine.exact import Batch
 from query2particles.errors import RunError, UsageError
 from query2particles.evaluate import Evaluation, evaluate, result
-from query2particles.experiments.published import FIGURE_OF, columns_of, figures_of, published, set_of
+from query2particles.experiments.published import FIGURE_OF, columns_of, figures_of, leaked_into, published, set_of
 from query2particles.experiments.recipes import Experiment, Recipe, experiment
 from query2particles.files import write_json
 from query2particles.graph.folders import open_graph
@@ -42,7 +42,11 @@ _TRAINED = "trained.json"
 
 _OFFICIAL = Path("benchmarks/results")
 
-_NOT_TO_SET = {"seed": "name seeds with --seeds", "validation": "the recipe says which queries select the weights"}
+_NOT_TO_SET = {
+    "seed": "name seeds with --seeds",
+    "validation": "the recipe says which queries select the weights",
+    "leaked": "a recipe of its own does that (q2p reproduce --list)",
+}
 
 _PRINTED = {
     **{"q2p": "Q2P", "gqe": "GQE", "q2b": "Q2B", "betae": "BetaE", "cone": "ConE"},
@@ -99,9 +103,12 @@ def reproduce(
     seeds: Sequence[int] = (0, 1, 2),
     device: torch.device | str = "cpu",
     settings: Sequence[str] = (),
+    leaking: bool = False,
     watch: Watch | None = None,
 ) -> Reproduced:
     """Make the results of these names; each is in `out` as NAME.json.
+
+    One that is trained on test queries is only made where that is meant (`leaking`).
 
     A result of other settings than the recipe's is none that belongs into benchmarks/results, and no seed that a file
     has is lost: only more of the same, or other settings, replace it.
@@ -112,6 +119,11 @@ def reproduce(
     if data is None:
         raise UsageError("name the folder of the benchmark graphs: --data DIR, or set Q2P_DATA")
     _check_settings(settings, out)
+    if leaks := [one.name for one in wanted if one.recipe.config.training.leaked and not leaking]:
+        raise UsageError(
+            f"{', '.join(leaks)} trains on the test queries with their answers, to measure what that is worth; "
+            "say --leaking if that is meant"
+        )
     for one in wanted:
         _check_folders(one, data)
     here = commit()  # now: what is loaded stays, what lies in the checkout may change
@@ -183,8 +195,10 @@ class _Series:
     ) -> None:
         self._recipe, self._runs, self._device, self._watch, self._commit = recipe, runs, device, watch, here
         self._folder = data / recipe.graph
-        validation = f"validation={(self._folder / recipe.validation).resolve()}"
-        self._config = configured(recipe.config, None, [*settings, validation])
+        places = [f"validation={(self._folder / recipe.validation).resolve()}"]
+        if recipe.config.training.leaked:
+            places.append(f"leaked={(self._folder / recipe.config.training.leaked).resolve()}")
+        self._config = configured(recipe.config, None, [*settings, *places])
         if self._config.training.all_edges:
             raise UsageError("all_edges trains on the test facts: what is measured then is no result")
         self._graph: Graph = open_graph(self._folder)
@@ -288,7 +302,9 @@ class _Series:
 
     def _portable(self, config: Config) -> Config:
         """The settings without where the data lie on this machine, and for all seeds alike."""
-        return replace(config, training=replace(config.training, validation=self._recipe.validation, seed=0))
+        leaked = self._recipe.config.training.leaked
+        portable = replace(config.training, validation=self._recipe.validation, leaked=leaked, seed=0)
+        return replace(config, training=portable)
 
 
 def _each(values: Iterable[str | None]) -> str | None:
@@ -334,6 +350,8 @@ def compared(document: Mapping[str, Any]) -> Comparison:
         for (queries, method), text in _CAVEATS.items()
         if document["queries"] == f"{queries}/test" and method in (None, document["method"])
     ]
+    if leaked_into(document):
+        words.append("Trained on these very queries with their hard answers: this measures a leak, not a method.")
     seeds = ", ".join(map(str, document["seeds"]))
     title = f"{document['name']}: {figure} in percent on {document['queries']}, mean over seeds {seeds}"
     return Comparison(title, ("", *columns), tuple(rows), " ".join(words))

@@ -169,6 +169,9 @@ def reproduce(
     seeds: Annotated[str, typer.Option(help="Of the trainings, one each.")] = "0,1,2",
     device: Device = DeviceName.auto,
     settings: Settings = None,
+    leaking: Annotated[
+        bool, typer.Option("--leaking", help="Also what trains on test queries, to measure what that is worth.")
+    ] = False,
     listed: Annotated[bool, typer.Option("--list", help="Name what can be reproduced, and leave.")] = False,
     json: Json = False,
 ) -> None:
@@ -194,6 +197,7 @@ def reproduce(
         seeds=numbers,
         device=device_named(device),
         settings=settings or [],
+        leaking=leaking,
         watch=Watch(note, progress_training, progress_bar),
     )
     if json:

@@ -12,7 +12,7 @@ from typing import Any
 
 from query2particles.query.algebra import EPFO, NEGATION
 
-__all__ = ["FIGURE_OF", "GROUPS", "Published", "columns_of", "figures_of", "published", "set_of"]
+__all__ = ["FIGURE_OF", "GROUPS", "Published", "columns_of", "figures_of", "leaked_into", "published", "set_of"]
 
 GROUPS: Mapping[str, Sequence[str]] = {"epfo": EPFO, "negation": NEGATION}
 FIGURE_OF = {"betae": "mrr", "q2b": "hits@3"}
@@ -52,6 +52,11 @@ def published() -> tuple[Published, ...]:
 def set_of(result: Mapping[str, Any]) -> str:
     """Which published set the queries of a result stand for: drawn anew or not, betae or q2b."""
     return str(result["queries"]).partition("/")[0].removesuffix("-resampled")
+
+
+def leaked_into(result: Mapping[str, Any]) -> bool:
+    """Whether what was evaluated was trained on."""
+    return bool(result["config"].get("training", {}).get("leaked"))
 
 
 def columns_of(figures: Mapping[str, float]) -> list[str]:

@@ -79,7 +79,7 @@ def _experiments_of(
     document, found = documents[method], []
     for name, queries in about["sets"].items():
         for variant, own in document["variants"].items():
-            if graph not in own.get("on", [graph]):
+            if graph not in own.get("on", [graph]) or name not in own.get("sets", [name]):
                 continue
             # What is trained: the variant itself, unless it is asked of what another method or variant has trained.
             ground, source = document.get("trains", method), own.get("of", variant)
@@ -106,7 +106,7 @@ def _settings(document: Mapping[str, Any], graph: str, variant: str) -> tuple[st
 
     A variant that is asked of another one's weights changes only what it says itself.
     """
-    own = {key: value for key, value in document["variants"][variant].items() if key != "on"}
+    own = {key: value for key, value in document["variants"][variant].items() if key not in ("on", "sets")}
     for_graph = own.pop("graphs", {}).get(graph, {})
     of_all = {} if own.pop("of", None) else {**document["settings"], **document["graphs"][graph]}
     merged = {**of_all, **own, **for_graph}

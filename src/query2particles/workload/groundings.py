@@ -54,6 +54,9 @@ class Grounding(Enum):
     """As `WALK`, where it starts from a random edge and takes a random edge at every step, each as likely: answers come
     as often as edges lead to them, and queries with many answers more often."""
 
+    STORED = "stored"
+    """They are not grounded: they come from a folder of queries."""
+
 
 @dataclass(frozen=True)
 class Part:

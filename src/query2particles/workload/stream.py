@@ -30,7 +30,7 @@ from query2particles.query.algebra import SHAPES, Query, nickname, query_ids
 from query2particles.workload.device_edges import DeviceEdges
 from query2particles.workload.groundings import Grounding, Groundings, Part, leaves
 
-__all__ = ["Drawn", "FixedStream", "Grounding", "Part", "Stream"]
+__all__ = ["Drawn", "FixedStream", "Grounding", "Joined", "Part", "Stream"]
 
 _MOST_ROWS = 64
 _FEW_ROWS = 1024
@@ -241,3 +241,14 @@ class FixedStream:
             first = answers.view(part.count, draws)[:, 0]
             drawn.append(Drawn(own, first, excluded=first, weights=own_weights))
         return drawn
+
+
+class Joined:
+    """Several streams: the parts of one after those of the other."""
+
+    def __init__(self, *streams: Stream | FixedStream | Joined) -> None:
+        self.parts: tuple[Part, ...] = tuple(part for stream in streams for part in stream.parts)
+        self._streams = streams
+
+    def draw(self) -> list[Drawn]:
+        return [drawn for stream in self._streams for drawn in stream.draw()]
