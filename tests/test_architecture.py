@@ -33,7 +33,7 @@ FLOORS = [
     {"ranking"},
     {"evidence"},
     {"assignments", "discover", "export"},
-    {"evaluate", "answer", "endings"},
+    {"evaluate", "spread", "answer", "endings"},
     {"train"},
     {"tune", "reproduce", "bench", "report", "demo"},
     {"serve"},

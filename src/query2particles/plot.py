@@ -15,7 +15,7 @@ from query2particles.files import new_file
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["plot_times", "plot_training"]
+__all__ = ["plot_spread", "plot_times", "plot_training"]
 
 _GROUPS = {"epfo": ("EPFO", "tab:blue"), "negation": ("negation", "tab:orange")}
 """The averages that are drawn, what people call them, and their colours."""
@@ -80,6 +80,76 @@ def plot_times(times: Mapping[int, Mapping[str, Mapping[str, float]]], target: P
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("milliseconds a query")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", fontsize="small", frameon=False)
+    _save(figure, target)
+
+
+_FINDS = ("most", "second most", "third most", "fourth most", "fifth most", "sixth most")
+
+
+def plot_spread(spread: Mapping[str, Any], target: Path, *, title: str) -> None:
+    """How alike the particles of a query are, what they add to scores, and how hard answers fall to them.
+
+    `spread` is what `Spread.as_json` gives: a column for each shape, and one for each average.
+    """
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    names = {"epfo": "EPFO", "negation": "negation", "all": "all"}
+    averages = {f"{name}\n(mean)": own for group, name in names.items() if (own := spread["averages"][group])}
+    columns = {**spread["shapes"], **averages}
+    places = [*range(len(spread["shapes"])), *(len(spread["shapes"]) + 0.4 + 1.2 * at for at in range(len(averages)))]
+    figure = Figure(figsize=(12, 8), layout="constrained")
+    figure.suptitle(title)
+    alike, gained, found = panels = figure.subplots(3, 1, sharex=True, height_ratios=(2, 2, 3))
+
+    for axes, key, colour in ((alike, "cosine", "tab:blue"), (gained, "margin", "tab:orange")):
+        heights = [own.get(key, math.nan) for own in columns.values()]  # a single particle has none: a gap
+        bars = axes.bar(places, heights, width=0.7, color=colour)
+        axes.bar_label(bars, ["" if math.isnan(one) else f"{one:.2f}" for one in heights], padding=2, fontsize="small")
+        axes.axhline(0, color="black", linewidth=0.8)
+        axes.margins(y=0.2)
+    alike.set_ylim(bottom=min(0, alike.get_ylim()[0]), top=1.2)
+    alike.set(title="How alike a query's particles are", ylabel="mean pairwise cosine")
+    alike.set_yticks([tick for tick in alike.get_yticks() if tick <= 1])
+    gained.set(title="What a hard answer's score owes to its best particle", ylabel="best − second best product")
+
+    widest = max((len(own.get("by_rank", ())) for own in columns.values()), default=0)
+    below = [0.0] * len(columns)
+    for rank in range(widest):
+        shares = [own["by_rank"][rank] if rank < len(own.get("by_rank", ())) else 0.0 for own in columns.values()]
+        found.bar(
+            places,
+            shares,
+            bottom=below,
+            width=0.7,
+            color=colormaps["viridis"](0.2 + 0.75 * rank / max(1, widest - 1)),
+            label=_FINDS[rank] if rank < len(_FINDS) else f"{rank + 1}th most",
+        )
+        below = [height + share for height, share in zip(below, shares, strict=True)]
+    for place, own in zip(places, columns.values(), strict=True):
+        if "effective" in own:
+            words = f"{own['effective']:.2f}\nof {own['at_most']:.2f}"
+            found.text(place, 101, words, horizontalalignment="center", verticalalignment="bottom", fontsize="small")
+    found.set(
+        title="Who finds the hard answers; above: the effective number of particles, of how many at most",
+        ylabel="% of a query's hard answers",
+        ylim=(0, 118),
+        yticks=range(0, 101, 20),
+    )
+    found.set_xticks(places, list(columns), rotation=90 if any(len(name) > 16 for name in columns) else 0)
+    found.legend(
+        *(reversed(part) for part in found.get_legend_handles_labels()),
+        title="the particle that finds",
+        loc="center left",
+        bbox_to_anchor=(1, 0.5),
+        fontsize="small",
+        frameon=False,
+    )
+    for axes in panels:
+        axes.margins(x=0.01)
+        axes.set_axisbelow(True)
+        axes.grid(alpha=0.3, axis="y")
+        axes.spines[["top", "right"]].set_visible(False)
     _save(figure, target)
 
 

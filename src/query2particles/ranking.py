@@ -13,7 +13,7 @@ from torch import Tensor
 from query2particles.calibration import Contexts, masked
 from query2particles.engine.exact import Batch, exact_answers, refuted_answers
 from query2particles.engine.method import Method
-from query2particles.engine.ranks import best_of
+from query2particles.engine.ranks import best_of, finders
 from query2particles.engine.scored import score_all
 from query2particles.engine.sets import Sets, union
 from query2particles.graph.edges import Edges, Ints
@@ -23,9 +23,6 @@ from query2particles.query.rewrite import Unions
 __all__ = ["Candidates", "Ranking", "rank"]
 
 Floats = npt.NDArray[np.float64]
-
-_TIE = 1e-5
-"""Inner products that differ by less count as equal, in relation to their size."""
 
 _CHOSEN_NUMBERS = 1 << 23
 """Of the embeddings of answers, as many are compared with particles at a time."""
@@ -81,9 +78,7 @@ class Ranking:
         for start in range(0, len(places), together):
             rows = slice(start, start + together)
             products = (particles[rows] @ table[places[rows]].transpose(1, 2)).cpu().numpy()  # (rows, w, k)
-            # Where particles all but coincide, rounding must not decide: it differs from batch to batch.
-            best = products.max(1, keepdims=True)
-            found[rows] = (products >= best - _TIE * (1 + np.abs(best))).argmax(1)
+            found[rows] = finders(products)
         return found
 
 

@@ -1,10 +1,11 @@
-"""`q2p evaluate`: from a model to figures."""
+"""`q2p evaluate` and `q2p particles`: from a model to figures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from query2particles.query.rewrite import Unions
     from query2particles.workload.labels import Labels
 
-__all__ = ["evaluate"]
+__all__ = ["evaluate", "particles"]
 
 _DRAWN = 300
 """Queries of each shape where they are drawn, unless --limit says another number."""
@@ -36,26 +37,32 @@ class EvaluatedSplit(StrEnum):
 
 _LEARN_NOTHING = ("frequent-tails", "relax-and-count")
 
+Queries = Annotated[
+    Path | None,
+    typer.Option(help="A folder of queries. By default the benchmark folder's own; where it has none, drawn ones."),
+]
+QuerySplit = Annotated[EvaluatedSplit, typer.Option(help="Tune on valid; test is for the end.")]
+ShapeNames = Annotated[str, typer.Option(help="Shapes by nickname or spelled, e.g. `2i,pi`.")]
+Limit = Annotated[
+    int | None,
+    typer.Option(min=1, help=f"Queries of each shape, at most; evenly spaced ones. By default {_DRAWN} drawn ones."),
+]
+UnionsAnswered = Annotated[
+    UnionsName | None, typer.Option(help="How unions are answered; by default as the run was validated.")
+]
+MovedGraph = Annotated[str | None, typer.Option(help="The run's graph, where it is no longer where it was.")]
+ResultFile = Annotated[Path | None, typer.Option("--out", "-o", help="A result file to write.")]
+
 
 @app.command()
 def evaluate(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder; a graph, where --method needs no training.")],
-    queries: Annotated[
-        Path | None,
-        typer.Option(help="A folder of queries. By default the benchmark folder's own; where it has none, drawn ones."),
-    ] = None,
-    split: Annotated[EvaluatedSplit, typer.Option(help="Tune on valid; test is for the end.")] = EvaluatedSplit.test,
-    shapes: Annotated[str, typer.Option(help="Shapes by nickname or spelled, e.g. `2i,pi`.")] = "all",
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help=f"Queries of each shape, at most; evenly spaced ones. By default {_DRAWN} drawn ones."
-        ),
-    ] = None,
+    queries: Queries = None,
+    split: QuerySplit = EvaluatedSplit.test,
+    shapes: ShapeNames = "all",
+    limit: Limit = None,
     seed: Seed = 0,
-    unions: Annotated[
-        UnionsName | None, typer.Option(help="How unions are answered; by default as the run was validated.")
-    ] = None,
+    unions: UnionsAnswered = None,
     method: Annotated[
         str | None,
         typer.Option(
@@ -66,9 +73,9 @@ def evaluate(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting that changes how it answers.")
     ] = None,
-    graph: Annotated[str | None, typer.Option(help="The run's graph, where it is no longer where it was.")] = None,
+    graph: MovedGraph = None,
     device: Device = DeviceName.auto,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="A result file to write.")] = None,
+    out: ResultFile = None,
     json: Json = False,
 ) -> None:
     """Rank the hard answers of queries, and show the figures by shape."""
@@ -76,18 +83,13 @@ def evaluate(
     from query2particles.evaluate import result
     from query2particles.files import write_json
     from query2particles.provenance import commit, machine
-    from query2particles.query.algebra import nickname
     from query2particles.show import note, print_json, print_result, progress_bar
 
     tested = _tested(run, method, settings or (), graph, unions, device)
     batch, labels, name = _queries(tested, queries, split, shapes, limit, seed)
     with progress_bar("ranking", sum(map(len, batch.values()))) as progress:
         found = evaluate_method(tested.method, batch, labels, unions=tested.unions, progress=progress)
-    if left_out := [one for one in map(nickname, batch) if one not in found.shapes]:
-        words = f"{tested.name} lacks an operator of {', '.join(left_out)} (q2p methods says what each method has)"
-        if not found.shapes:
-            raise UsageError(f"{words}; name other --shapes")
-        note(f"note: {words}: left out")
+    _say_what_is_left_out(tested, batch, found.shapes)
     document = result(
         [found],
         name=f"{tested.graph.name}-{name.partition('/')[0]}-{tested.name}".lower(),
@@ -109,6 +111,117 @@ def evaluate(
         print_result(document)
         if out is not None:
             note(f"Saved in {out}.")
+
+
+_PICTURES = (".png", ".svg", ".pdf")
+
+
+@app.command()
+def particles(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder of a method that has particles: q2p.")],
+    queries: Queries = None,
+    split: QuerySplit = EvaluatedSplit.test,
+    shapes: ShapeNames = "all",
+    limit: Limit = None,
+    seed: Seed = 0,
+    unions: UnionsAnswered = None,
+    graph: MovedGraph = None,
+    device: Device = DeviceName.auto,
+    plot: Annotated[Path | None, typer.Option(help="A picture to draw: .png, .svg or .pdf.")] = None,
+    out: ResultFile = None,
+    json: Json = False,
+) -> None:
+    """How far apart the particles of a run are, and whether each of them finds answers."""
+    from query2particles.files import write_json
+    from query2particles.plot import plot_spread
+    from query2particles.provenance import commit, machine
+    from query2particles.run import is_run_folder
+    from query2particles.show import note, print_json, progress_bar
+    from query2particles.spread import spread
+
+    if not is_run_folder(Path(run)):
+        raise UsageError(f"{run} is no run folder, and only what was trained has particles: q2p train GRAPH --out RUN")
+    if plot is not None:
+        _check_drawable(plot)
+    tested = _tested(run, None, (), graph, unions, device)
+    batch, labels, name = _queries(tested, queries, split, shapes, limit, seed)
+    with progress_bar("measuring", sum(map(len, batch.values()))) as progress:
+        found = spread(tested.method, batch, labels, unions=tested.unions, progress=progress)
+    _say_what_is_left_out(tested, batch, found.shapes)
+    document = {
+        "method": tested.name,
+        "graph": tested.graph.name,
+        "queries": name,
+        "seed": tested.seed,
+        "config": tested.config,
+        "commit": commit(),
+        "machine": machine(tested.device),
+        **found.as_json(),
+    }
+    if out is not None:
+        write_json(out, document)
+    if plot is not None:
+        several = tested.config["model"].get("particles", 1)
+        title = f"{Path(run).resolve().name}: {tested.name} on {name} of {tested.graph.name}, K = {several}"
+        plot_spread(document, plot, title=title)
+    if json:
+        print_json(document)
+        return
+    _print_spread(document)
+    if saved := [str(path) for path in (out, plot) if path is not None]:
+        note(f"Saved in {' and '.join(saved)}.")
+
+
+def _check_drawable(picture: Path) -> None:
+    """Refuse before the work what would fail after it."""
+    if picture.suffix not in _PICTURES:
+        raise UsageError(f"a picture is one of {', '.join(_PICTURES)}; {picture} is none of them: name another --plot")
+    if find_spec("matplotlib") is None:
+        raise UsageError("there is no matplotlib here to draw with: install it, or leave out --plot")
+
+
+def _print_spread(document: Mapping[str, Any]) -> None:
+    from query2particles.show import print_table, say
+
+    def cells(figures: Mapping[str, Any]) -> list[str]:
+        patterns = {"cosine": "{:.3f}", "margin": "{:.3f}", "effective": "{:.2f}", "at_most": "{:.2f}"}
+        numbers = [pattern.format(figures[key]) if key in figures else "" for key, pattern in patterns.items()]
+        return numbers + [" ".join(map("{:.0f}".format, figures.get(key, ()))) for key in ("by_rank", "by_number")]
+
+    rows: list[tuple[object, ...]] = [
+        (shape, figures["queries"], figures.get("particles", ""), *cells(figures))
+        for shape, figures in document["shapes"].items()
+    ]
+    names = {"epfo": "EPFO", "negation": "negation", "all": "all"}
+    rows += [
+        (f"{name} (mean)", "", "", *cells(document["averages"][group]))
+        for group, name in names.items()
+        if document["averages"][group]
+    ]
+    print_table(
+        f"Particles of {document['method']} on {document['queries']} of {document['graph']}",
+        ("shape", "queries", "particles", "cosine", "margin", "effective", "at most", "% by rank", "% by number"),
+        rows,
+        right=range(1, 7),
+    )
+    say(
+        "cosine: of pairs of a query's particles; margin: what the score of a hard answer owes to the particle that "
+        "finds it; % by rank: of hard answers, found by the particle that finds most, second most, … (queries with "
+        "several); effective: how many particles these shares amount to, and at most can; % by number: found by "
+        "particle 1, 2, …"
+    )
+
+
+def _say_what_is_left_out(tested: _Tested, batch: Batch, measured: Collection[str]) -> None:
+    """Of the shapes, those that the method lacks an operator of; an error where nothing is left."""
+    from query2particles.query.algebra import nickname
+    from query2particles.show import note
+
+    if left_out := [one for one in map(nickname, batch) if one not in measured]:
+        words = f"{tested.name} lacks an operator of {', '.join(left_out)} (q2p methods says what each method has)"
+        if not measured:
+            raise UsageError(f"{words}; name other --shapes")
+        note(f"note: {words}: left out")
 
 
 @dataclass(frozen=True)

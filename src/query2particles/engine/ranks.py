@@ -35,6 +35,7 @@ __all__ = [
     "TiePolicy",
     "all_scores",
     "best_of",
+    "finders",
     "ids_for",
     "ranks",
     "rows_at_once",
@@ -64,6 +65,9 @@ _FEW_ROWS = 256
 
 _MANY_ANSWERS = 256
 """Above this many hard answers, sorting a query's scores beats comparing them with each answer's."""
+
+_TIE = 1e-5
+"""Inner products that differ by less tie where it is asked which particle is best, in relation to their size."""
 
 _LOW_BITS = (1 << 32) - 1
 
@@ -225,6 +229,16 @@ def best_of(blocks: Iterable[tuple[int, Tensor]], k: int) -> tuple[Tensor, Tenso
         best = merged.topk(min(k, merged.shape[1]), dim=1).values
     assert best is not None, "a graph has entities"
     return _LOW_BITS - (best & _LOW_BITS), _mirrored((best >> 32).int()).view(torch.float32)
+
+
+def finders(products: npt.NDArray[Any]) -> Ints:
+    """Of inner products (n, w, …) with w particles each, which particle is best, (n, …): the first of those that tie.
+
+    Where particles all but coincide, rounding must not decide: it differs from batch to batch.
+    """
+    best = products.max(1, keepdims=True)
+    found: Ints = (products >= best - _TIE * (1 + np.abs(best))).argmax(1)
+    return found
 
 
 def _device(method: Method[Any]) -> torch.device:
