@@ -189,7 +189,7 @@ def test_every_method_is_timed_on_what_it_can_answer(monkeypatch: pytest.MonkeyP
     said: list[str] = []
     result = bench_answer_methods(None, settings=["dimension=8"], calls=Unhurried(0, 1, 0), say=said.append)
     timed = [pair for pair in product(METHODS, SHAPES) if answerable(*pair)]
-    assert len(timed) == 4 * 14 + 4 * 9 + 5
+    assert len(timed) == 5 * 14 + 4 * 9 + 5
     expected = {f"{method} {shape} batch 1 ms": 1010.0 for method, shape in timed}
     expected |= {f"{method} {shape} batch 128 ms": 17.81 for method, shape in timed}  # (1000 + 1280) / 128
     assert result.figures == expected

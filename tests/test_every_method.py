@@ -107,6 +107,7 @@ def test_a_trained_run_is_evaluated_on_what_it_can_answer(method: str, runs: dic
         ("links", ("model=rotate", "negatives=5")),
         ("cqd-beam", ()),
         ("cqd-co", ()),
+        ("tree", ()),
         ("emql", ()),
     ],
     ids=lambda one: " ".join(one) if isinstance(one, tuple) else one,
@@ -249,10 +250,10 @@ def test_assignments_of_those_that_search_for_them(runs: dict[str, Run]) -> None
         reasoner = Reasoner.open(runs[method].folder)
         text = format_query(question(SHAPES["2p"]), reasoner.lexicon)
         if not hasattr(reasoner.model, "assignments"):
-            with pytest.raises(UsageError, match=re.escape("(cqd-beam, cqd-co)")):
+            with pytest.raises(UsageError, match=re.escape("(cqd-beam, cqd-co, tree)")):
                 reasoner.assignment(text, 3)
             continue
-        assert method in ("cqd-beam", "cqd-co")
+        assert method in ("cqd-beam", "cqd-co", "tree")
         found = reasoner.assignment(text, 3)
         assert (found.op, found.entity.id) == ("project", 3)
         assert [len(branch.branches) for branch in found.branches] == [1]

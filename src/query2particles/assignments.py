@@ -15,6 +15,7 @@ from query2particles.engine.ranks import scoring
 from query2particles.errors import UsageError
 from query2particles.evidence import Named
 from query2particles.graph.graph import Graph
+from query2particles.methods.registry import METHODS
 from query2particles.query.algebra import Project, Query
 
 __all__ = ["Assignment", "find_assignment"]
@@ -51,9 +52,10 @@ def find_assignment(graph: Graph, method: Method[Any] | None, query: Query, enti
     """What the variables of a query are where the entity is its answer."""
     assignments = getattr(method, "assignments", None)
     if method is None or assignments is None:
+        those = ", ".join(name for name, entry in METHODS.items() if hasattr(entry.method, "assignments"))
         raise UsageError(
-            "only methods that search for assignments can show them (cqd-beam, cqd-co); --explain looks for the facts "
-            "behind an answer, whatever the method"
+            f"only methods that search for assignments can show them ({those}); --explain looks for the facts behind "
+            "an answer, whatever the method"
         )
     with scoring(method):
         return _named(graph, assignments(query, entity))

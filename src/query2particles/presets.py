@@ -9,7 +9,7 @@ from typing import Any
 
 from query2particles.config import Config, Training
 from query2particles.errors import UsageError, clipped
-from query2particles.methods import betae, cone, cqd, cqd_co, emql, gqe, links, q2b, q2p
+from query2particles.methods import betae, cone, cqd, cqd_co, emql, gqe, links, q2b, q2p, tree
 
 __all__ = ["PRESETS", "preset"]
 
@@ -163,6 +163,13 @@ _PRESETS: dict[str, dict[str, tuple[Any, Training]]] = {
         "small": (
             cqd_co.Settings(dimension=100, n3=0.1),
             _SMALL_LINKS,
+        ),
+    },
+    "tree": {
+        "default": (tree.Settings(), replace(_LINKS, unions="native")),
+        "small": (
+            tree.Settings(dimension=100, n3=0.1),
+            replace(_SMALL_LINKS, unions="native"),
         ),
     },
     "emql": {

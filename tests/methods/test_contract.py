@@ -22,7 +22,7 @@ from query2particles.engine.method import Method
 from query2particles.engine.plan import Plan, compile_shapes
 from query2particles.engine.ranks import scoring
 from query2particles.graph.edges import Edges
-from query2particles.methods import betae, cone, cqd, cqd_co, emql, gqe, links, q2b, q2p, registry
+from query2particles.methods import betae, cone, cqd, cqd_co, emql, gqe, links, q2b, q2p, registry, tree
 from query2particles.methods.baselines import FrequentTails, RelaxAndCount
 from query2particles.methods.registry import Model, make, trainee_of
 from query2particles.query.algebra import (
@@ -62,6 +62,8 @@ SETTINGS: dict[str, Any] = {
     "links, rotate": links.Settings(model="rotate", dimension=6, entity_scale=0.5),
     "cqd-beam": cqd.Settings(dimension=6, entity_scale=0.5, beam=ENTITIES, threshold=0.5),
     "cqd-beam, narrow": cqd.Settings(dimension=6, entity_scale=0.5, beam=3, threshold=0.5, t_norm="godel"),
+    "tree": tree.Settings(dimension=6, entity_scale=0.5, beam=ENTITIES),
+    "tree, narrow": tree.Settings(dimension=6, entity_scale=0.5, beam=3, t_norm="lukasiewicz"),
     "cqd-co": cqd_co.Settings(dimension=6, entity_scale=0.5, steps=5),
     "emql": emql.Settings(dimension=8, triples=12, width=64),
     "emql, no sketch": emql.Settings(dimension=8, triples=12, width=64, sketch=False),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import reduce
-from itertools import product
+from functools import partial, reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,28 +13,36 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from formulas import (
+    ENTITIES,
+    NORMS,
+    STORED_RELATIONS,
+    Formula,
+    check_assignments,
+    inner_variables,
+    nodes,
+    random_queries,
+    scores_of,
+    with_random_weights,
+)
 from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.execute import execute
 from query2particles.engine.plan import compile_shapes
 from query2particles.engine.ranks import scoring
 from query2particles.errors import UnsupportedError
-from query2particles.methods import cqd, cqd_co
-from query2particles.methods.cqd import Assigned, CQDBeam, Decomposition
+from query2particles.methods import cqd, cqd_co, search
+from query2particles.methods.cqd import CQDBeam
 from query2particles.methods.cqd_co import CQDCO
+from query2particles.methods.search import Decomposition
 from query2particles.methods.truth import LinkTruth, NormName
 from query2particles.query.algebra import (
     EPFO,
     SHAPES,
     Anchor,
-    Complement,
-    Intersect,
     Project,
     Query,
-    Union,
-    anchor_positions,
     branches,
     ground,
-    numbered,
     query_ids,
 )
 from worlds import queries
@@ -44,29 +51,9 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Vector: TypeAlias = npt.NDArray[np.complex128]
 Join: TypeAlias = Callable[[float, float], float]
 
-ENTITIES, STORED_RELATIONS = 5, 2
-NORMS: dict[NormName, tuple[Join, Join]] = {
-    "product": (lambda a, b: a * b, lambda a, b: a + b - a * b),
-    "godel": (min, max),
-    "lukasiewicz": (lambda a, b: max(0.0, a + b - 1), lambda a, b: min(1.0, a + b)),
-}
 each_norm = pytest.mark.parametrize("norm", NORMS)
 each_shape = pytest.mark.parametrize("name", SHAPES)
 CONJUNCTIVE = [name for name in EPFO if "u" not in name]
-
-
-def inner_variables(query: Query) -> int:
-    """All but the answer: one for every projection that does not leave an anchor."""
-    own = isinstance(query, Project) and not isinstance(query.query, Anchor)
-    return own + sum(map(inner_variables, branches(query)))
-
-
-def with_random_weights(model: Any, seed: int) -> Any:
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(generator=generator)
-    return model
 
 
 def beam(
@@ -91,22 +78,6 @@ def continuous(norm: NormName = "product", *, steps: int = 4, seed: int = 0, **o
     return found
 
 
-def random_queries(shape: Query, count: int = 3, seed: int = 0) -> list[Query]:
-    limits = np.full(len(tuple(query_ids(shape))), 2 * STORED_RELATIONS)
-    limits[anchor_positions(shape)] = ENTITIES
-    rows = np.random.default_rng(seed).integers(limits, size=(count, len(limits)))
-    return [ground(shape, row) for row in rows.tolist()]
-
-
-def scores_of(model: Any, several: Sequence[Query]) -> Floats:
-    """Of queries of one shape."""
-    ids = torch.tensor([tuple(query_ids(query)) for query in several])
-    with torch.no_grad():
-        (state,) = execute(compile_shapes((numbered(several[0]),), model.kind), model, [ids])
-        found: Floats = model.score(state).numpy()
-    return found
-
-
 def link(model: CQDBeam, u: int, r: int, v: int) -> float:
     """p(u, r, v)"""
     d = model.settings.dimension
@@ -122,26 +93,12 @@ def link(model: CQDBeam, u: int, r: int, v: int) -> float:
             return (scores[v] - min(scores)) / (max(scores) - min(scores))
 
 
-def truth(model: CQDBeam, query: Query, v: int) -> float:
-    """x(v), by the definition of each operator; of a set, the `beam` best are followed."""
-    both, either = NORMS[model.settings.t_norm]
-    match query:
-        case Anchor(e):
-            return float(v == e)
-        case Project(inner, r):
-            sources = [(truth(model, inner, u), u) for u in range(ENTITIES)]
-            followed = sorted(sources, reverse=True)[: model.settings.beam]
-            return max(both(x, link(model, u, r, v)) for x, u in followed)
-        case Intersect(several):
-            return reduce(both, (truth(model, branch, v) for branch in several))
-        case Union(several):
-            return reduce(either, (truth(model, branch, v) for branch in several))
-        case Complement(inner):
-            return 1 - truth(model, inner, v)
+def formula_of(model: CQDBeam) -> Formula:
+    return Formula(partial(link, model), model.settings.t_norm, ENTITIES, model.settings.beam)
 
 
 def truths(model: CQDBeam, several: Sequence[Query]) -> list[list[float]]:
-    return [[truth(model, query, v) for v in range(ENTITIES)] for query in several]
+    return [[formula_of(model).truth(query, v) for v in range(ENTITIES)] for query in several]
 
 
 @each_norm
@@ -161,23 +118,8 @@ def test_other_truths_of_links(name: str, how: LinkTruth) -> None:
 @each_norm
 @pytest.mark.parametrize("name", EPFO)
 def test_an_answer_is_as_true_as_the_best_assignment_of_all(name: str, norm: NormName) -> None:
-    """The definition of the paper: one maximum over all variables at once, not one after the other."""
-    model, (both, either) = beam(norm), NORMS[norm]
-    (query,) = random_queries(SHAPES[name], count=1, seed=5)
-
-    def under(query: Query, v: int, chosen: list[int]) -> float:
-        match query:
-            case Project(Anchor(e), r):
-                return link(model, e, r, v)
-            case Project(inner, r):
-                u = chosen.pop()
-                return both(under(inner, u, chosen), link(model, u, r, v))
-            case _:
-                parts = [under(branch, v, chosen) for branch in branches(query)]
-                return reduce(either if isinstance(query, Union) else both, parts)
-
-    choices = list(product(range(ENTITIES), repeat=inner_variables(query)))
-    expected = [max(under(query, v, list(chosen)) for chosen in choices) for v in range(ENTITIES)]
+    model, (query,) = beam(norm), random_queries(SHAPES[name], count=1, seed=5)
+    expected = [formula_of(model).best_of_all(query, v) for v in range(ENTITIES)]
     np.testing.assert_allclose(np.exp(scores_of(model, [query])[0]), expected, atol=1e-9)
 
 
@@ -209,9 +151,9 @@ def test_a_single_entity_is_followed_alone(monkeypatch: pytest.MonkeyPatch) -> N
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     several = random_queries(SHAPES["3p"], count=7)
     whole = scores_of(beam(), several)
-    monkeypatch.setattr(cqd, "_BLOCK_BYTES", {"cpu": 2 * ENTITIES**2 * 8})
+    monkeypatch.setattr(search, "_BLOCK_BYTES", {"cpu": 2 * ENTITIES**2 * 8})
     np.testing.assert_allclose(scores_of(beam(), several), whole, rtol=1e-12)
-    monkeypatch.setattr(cqd, "_BLOCK_BYTES", {"cpu": 1})
+    monkeypatch.setattr(search, "_BLOCK_BYTES", {"cpu": 1})
     np.testing.assert_allclose(scores_of(beam(), several), whole, rtol=1e-12)
 
 
@@ -245,27 +187,9 @@ def test_the_link_predictor_is_what_is_trained(model: Decomposition) -> None:
 @each_norm
 @each_shape
 def test_assignments_of_the_beam_are_the_best(name: str, norm: NormName) -> None:
-    """Every number is what the definition says, and every chosen entity reaches it."""
-    model, (both, _) = beam(norm), NORMS[norm]
+    model = beam(norm)
     for query in random_queries(SHAPES[name]):
-        scores = scores_of(model, [query])[0]
-        for v in range(ENTITIES):
-            root = model.assignments(query, v)
-            assert root.truth == pytest.approx(math.exp(scores[v]))
-            for one in nodes(root):
-                assert one.truth == pytest.approx(truth(model, one.query, one.entity), abs=1e-9)
-                assert [below.query for below in one.below] == list(branches(one.query))
-                if isinstance(one.query, Project):
-                    (below,) = one.below
-                    assert one.link == pytest.approx(link(model, below.entity, one.query.relation, one.entity))
-                    assert one.truth == pytest.approx(both(below.truth, one.link or 0.0), abs=1e-9)
-                else:
-                    assert one.link is None
-                    assert all(below.entity == one.entity for below in one.below)
-
-
-def nodes(root: Assigned) -> list[Assigned]:
-    return [root, *(one for below in root.below for one in nodes(below))]
+        check_assignments(formula_of(model), model, query)
 
 
 # Continuous optimisation: a conjunctive query by the equations, with complex vectors and numerical derivatives.

@@ -1,188 +1,45 @@
 """Complex query decomposition (Arakelyan et al., ICLR 2021): a link predictor, trained on single edges, answers all.
 
-A question is a formula over variables: the answer A, and one for every set on the way to it. Its atoms r(U, V) are as
-true as the link predictor finds the edge, p(u, r, v); a t-norm ⊤ and its co-norm ⊥ (`methods/truth`) join them. An
-answer v is as true as the best choice of the other variables makes the formula:
-
-    anchor        x(v) = [v = e]
-    projection    x(v) = max_u x₁(u) ⊤ p(u, r, v)
-    intersection  x(v) = x₁(v) ⊤ x₂(v) ⊤ …
-    union         x(v) = x₁(v) ⊥ x₂(v) ⊥ …
-    complement    x(v) = 1 − x₁(v)                      an extension: the paper has none
-    score         log x(v)
-
-`CQDBeam`, here, looks for u among entities: a state is x, and only the best few of it are followed. `CQDCO`, in
-`methods/cqd_co`, looks for it among vectors.
+A link is as true as its own score says, p(u, r, v) = σ(φ(u, r, v) − θ). `CQDBeam`, here, looks for the best choice of
+variables among entities (`methods/search`); `CQDCO`, in `methods/cqd_co`, looks for it among vectors. The paper has no
+complement: that of the search, x(v) = 1 − x₁(v), is an extension.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from typing import ClassVar
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from query2particles.engine.execute import execute
-from query2particles.engine.plan import compile_shapes
-from query2particles.methods import links
-from query2particles.methods.truth import FALSE, NORMS, LinkTruth, NormName, link_truths, negated
-from query2particles.query.algebra import (
-    Anchor,
-    Complement,
-    Intersect,
-    Project,
-    Query,
-    Union,
-    branches,
-    numbered,
-    query_ids,
-)
+from query2particles.methods.search import LogicSettings, SearchSettings, TreeSearch
+from query2particles.methods.truth import LinkTruth, link_truths
 
-__all__ = ["Assigned", "CQDBeam", "Decomposition", "LogicSettings", "Settings"]
-
-_BLOCK_BYTES = {"cpu": 1 << 26, "cuda": 1 << 31}
-"""How much the truths of all links from the followed entities of a few queries may take."""
+__all__ = ["CQDBeam", "CQDSettings", "Settings"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogicSettings(links.Settings):
-    """Those of the link predictor, and of the logic on top of it, which is not trained."""
+class CQDSettings(LogicSettings):
+    """Also when a link counts as true."""
 
-    t_norm: NormName = "product"
-    """⊤"""
     threshold: float = 4.0
     """θ: the score of a link that is as likely true as not. The paper has 0, where a predictor that was trained with a
     softmax finds nearly everything likely, so that no complement excludes anything."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(LogicSettings):
-    """Also how sets are followed."""
+class Settings(CQDSettings, SearchSettings):
+    """Also other ways to read a score."""
 
     truth: LinkTruth = "sigmoid"
     """p: how a score becomes a truth (`methods/truth`). The threshold is the sigmoid's."""
-    beam: int = 64
-    """How many entities of a set are followed."""
 
 
-@dataclass(frozen=True)
-class Assigned:
-    """How true it is that an entity is in the set that a query stands for, and what the variables below are."""
-
-    query: Query
-    entity: int
-    truth: float
-    """x(v)"""
-    link: float | None
-    """p(u, r, v), of a projection."""
-    below: tuple[Assigned, ...]
-    """For each branch of the query: u, of a projection, and otherwise v again."""
-
-
-class Decomposition(nn.Module):
-    """A link predictor and a logic."""
-
-    def __init__(self, entities: int, relations: int, settings: LogicSettings) -> None:
-        super().__init__()
-        self.links = links.Links(entities, relations, settings)
-        self.norm = NORMS[settings.t_norm]
-
-    @property
-    def trainee(self) -> links.Links:
-        """What is trained and saved."""
-        return self.links
-
-    def ids_of(self, query: Query) -> Tensor:
-        """The ids of one query, (1, positions), where the link predictor is."""
-        return torch.tensor([tuple(query_ids(query))], device=self.links.entities.device)
-
-
-class CQDBeam(Decomposition):
-    """Fuzzy sets of all entities, as logarithms of truths (n, N); that of an anchor is just its entity's id (n,)."""
-
-    operators: ClassVar[frozenset[type[Query]]] = frozenset((Anchor, Project, Intersect, Union, Complement))
+class CQDBeam(TreeSearch):
+    """The search with truths that look at one link at a time."""
 
     def __init__(self, entities: int, relations: int, settings: Settings | None = None) -> None:
         super().__init__(entities, relations, settings := settings or Settings())
         self.settings = settings
 
-    @staticmethod
-    def kind(operator: type[Query], below: Sequence[Hashable]) -> Hashable:
-        """Single entities are kept apart from sets."""
-        del below
-        return operator is Anchor
-
-    def anchor(self, entities: Tensor) -> Tensor:
-        return entities
-
-    def project(self, state: Tensor, relations: Tensor, *, hop: int = 0) -> Tensor:
-        del hop
-        width = self.settings.beam if state.is_floating_point() else 1
-        row_bytes = width * len(self.links.entities) * self.links.entities.element_size()
-        rows = max(1, _BLOCK_BYTES["cuda" if state.is_cuda else "cpu"] // row_bytes)
-        blocks = zip(torch.split(state, rows), torch.split(relations, rows), strict=True)
-        return torch.cat([self._projected(*block) for block in blocks])
-
-    def intersect(self, branches: Sequence[Tensor]) -> Tensor:
-        return reduce(self.norm.both, map(self._truths, branches))
-
-    def union(self, branches: Sequence[Tensor]) -> Tensor:
-        return reduce(self.norm.either, map(self._truths, branches))
-
-    def complement(self, state: Tensor) -> Tensor:
-        return negated(self._truths(state))
-
-    def score(self, state: Tensor, entities: Tensor | None = None) -> Tensor:
-        x = self._truths(state)
-        return x if entities is None else x.gather(1, entities.expand(len(x), -1))
-
-    def stack(self, states: Sequence[Tensor]) -> Tensor:
-        return torch.cat(list(states))
-
-    def split(self, state: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
-        return torch.split(state, list(sizes))
-
-    @torch.no_grad()
-    def assignments(self, query: Query, entity: int) -> Assigned:
-        """The choice of entities for the variables of a query that makes an answer of it as true as it is."""
-        plan = compile_shapes((numbered(query),), self.kind)
-        states = execute(plan, self, [self.ids_of(query)], keep=True)
-
-        def assigned(query: Query, node: int, v: int) -> Assigned:
-            below, u, link = plan.nodes[node].below, v, None
-            if isinstance(query, Project):
-                several, x = self._followed(states[below[0]])
-                p = self._links(several, several.new_tensor([query.relation]))[..., v]  # (1, k)
-                best = int(self.norm.both(x, p).argmax())
-                u, link = int(several[0, best]), float(p[0, best].exp())
-            inner = (assigned(branch, one, u) for branch, one in zip(branches(query), below, strict=True))
-            return Assigned(query, v, float(self._truths(states[node])[0, v].exp()), link, tuple(inner))
-
-        return assigned(query, plan.roots[0], entity)
-
-    def _truths(self, state: Tensor) -> Tensor:
-        """The whole set (n, N), of a single entity too."""
-        if state.is_floating_point():
-            return state
-        table = self.links.entities
-        return table.new_full((len(state), len(table)), FALSE).scatter(1, state[:, None], 0.0)
-
-    def _projected(self, state: Tensor, r: Tensor) -> Tensor:
-        u, x = self._followed(state)
-        return self.norm.both(x[..., None], self._links(u, r)).amax(1)
-
-    def _followed(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The entities u of a set that count, and log x(u), (n, k); of equally true ones, those of smaller ids."""
-        if not state.is_floating_point():
-            return state[:, None], self.links.entities.new_zeros(len(state), 1)
-        x, u = (column[:, : self.settings.beam] for column in state.sort(descending=True, stable=True))
-        return u, x
-
     def _links(self, u: Tensor, r: Tensor) -> Tensor:
-        """Entities (n, k) and relations (n,): log p(u, r, v) for every v, (n, k, N)."""
-        state = self.links.project(self.links.anchor(u.flatten()), r[:, None].expand_as(u).flatten())
-        p = link_truths(self.links.score(state), self.settings.truth, self.settings.threshold)
-        return p.view(*u.shape, -1)
+        return link_truths(self._link_scores(u, r), self.settings.truth, self.settings.threshold)

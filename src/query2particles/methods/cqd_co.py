@@ -23,7 +23,8 @@ from torch.nn import functional
 
 from query2particles.engine.execute import execute
 from query2particles.engine.plan import compile_shapes
-from query2particles.methods.cqd import Assigned, Decomposition, LogicSettings
+from query2particles.methods.cqd import CQDSettings
+from query2particles.methods.search import Assigned, Decomposition
 from query2particles.methods.truth import link_truths
 from query2particles.query.algebra import Anchor, Intersect, Project, Query, branches, numbered
 
@@ -34,7 +35,7 @@ _ANSWER = -1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(LogicSettings):
+class Settings(CQDSettings):
     """Also how variables are moved."""
 
     steps: int = 50

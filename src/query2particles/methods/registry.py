@@ -11,7 +11,7 @@ from torch import nn
 
 from query2particles.engine.method import Method
 from query2particles.graph.edges import Edges
-from query2particles.methods import betae, cone, cqd, cqd_co, emql, gqe, links, q2b, q2p
+from query2particles.methods import betae, cone, cqd, cqd_co, emql, gqe, links, q2b, q2p, tree
 from query2particles.query.algebra import Complement, Intersect, Query, Union
 from query2particles.query.rewrite import Unions
 
@@ -66,6 +66,7 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
         "links": Entry("ComplEx, DistMult, TransE, RotatE", "a vector; chains only", links.Links, links.Settings),
         "cqd-beam": Entry("CQD-Beam (Arakelyan et al. 2021)", "a fuzzy set", cqd.CQDBeam, cqd.Settings, "extension"),
         "cqd-co": Entry("CQD-CO (Arakelyan et al. 2021)", "the query itself", cqd_co.CQDCO, cqd_co.Settings),
+        "tree": Entry("Tree search over calibrated links", "a fuzzy set", tree.Tree, tree.Settings, "exact"),
         "emql": Entry("EmQL (Sun et al. 2020)", "a centroid and a sketch", emql.EmQL, emql.Settings),
     }
 )

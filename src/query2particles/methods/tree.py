@@ -1,0 +1,101 @@
+"""Tree search over calibrated links: what is stored is certain, what is not is as likely as facts of its kind are.
+
+The search is that of `methods/search`, as in QTO (Bai et al., ICML 2023), and exact where it follows every entity.
+What a link predictor says about one edge is put in relation to the other edges of its head and relation:
+
+    p(h, r, t) = 1                                          where the edge (h, r, t) is stored
+               = min(κ, c(h, r) softmax_t φ(h, r, t))       where it is not
+
+A softmax says how likely a tail that is drawn from all tails is t. Times c, the number of tails to be expected, that is
+how likely t is among them: one of many tails may be as certain as a single one. There are at least as many as are
+stored, and for a head without any, as many as `unseen` says; κ < 1 keeps guesses behind facts. So truths are
+probabilities, and complements, which exclude what is likely, can be trusted.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from query2particles.errors import UsageError
+from query2particles.graph.edges import Edges, Ints
+from query2particles.methods.search import SearchSettings, TreeSearch
+
+__all__ = ["Settings", "Tree"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(SearchSettings):
+    """Also how scores become probabilities."""
+
+    beam: int = 256
+    unseen: float = 1.0
+    """c(h, r) where no edge is stored; where some are, it is their number, if that is more."""
+    certain: float = 0.99
+    """κ: the most likely that an edge which is not stored can be."""
+
+
+class Tree(TreeSearch):
+    """`attach` hands over the stored edges before anything is asked; they are not saved."""
+
+    replayed: ClassVar[bool] = False
+    """How many edges are stored is looked at."""
+
+    def __init__(self, entities: int, relations: int, settings: Settings | None = None) -> None:
+        super().__init__(entities, relations, settings := settings or Settings())
+        if not 0 < settings.certain < 1:
+            raise UsageError(f"certain lies between 0 and 1, and is not {settings.certain}")
+        self.settings = settings
+        self.stored: StoredTails | None = None
+
+    def attach(self, edges: Edges) -> None:
+        """The stored edges: those that the link predictor is or was trained on."""
+        expected = len(self.links.entities), len(self.links.relations)
+        if (edges.entities, edges.relations) != expected:
+            raise UsageError(
+                "the model is for {:,} entities and {:,} directed relations, ".format(*expected)
+                + f"the graph has {edges.entities:,} and {edges.relations:,}; open the graph that it was trained on"
+            )
+        self.stored = StoredTails(edges).to(self.links.entities.device)
+
+    def _links(self, u: Tensor, r: Tensor) -> Tensor:
+        if self.stored is None:
+            raise UsageError("the model does not know what is stored; call attach(edges) first")
+        pairs, tails, counts = self.stored.of(u.flatten(), r[:, None].expand_as(u).flatten())
+        c = counts.view(u.shape).to(self.links.entities.dtype).clamp(min=self.settings.unseen)
+        p = self._link_scores(u, r).log_softmax(-1) + c.log()[..., None]
+        p = p.clamp(max=math.log(self.settings.certain)).flatten(0, 1)
+        p[pairs, tails] = 0.0
+        return p.view(*u.shape, -1)
+
+
+class StoredTails(nn.Module):
+    """Stored edges on a device, in rows, one for each (head, relation)."""
+
+    def __init__(self, edges: Edges) -> None:
+        super().__init__()
+        self._relations = edges.relations
+        self._keep("keys", edges.keys)  # (rows,) ascending: head · relations + relation
+        self._keep("offsets", edges.offsets)  # (rows + 1,) of their tails
+        self._keep("tails", edges.tails)
+
+    keys: Tensor
+    offsets: Tensor
+    tails: Tensor
+
+    def of(self, heads: Tensor, relations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """All tails of n pairs (n,): of which pair each is, the tails themselves, and how many every pair has."""
+        wanted = heads * self._relations + relations
+        rows = torch.searchsorted(self.keys, wanted).clamp(max=len(self.keys) - 1)
+        counts = torch.where(self.keys[rows] == wanted, self.offsets[rows + 1] - self.offsets[rows], 0)
+        pairs = torch.repeat_interleave(torch.arange(len(wanted), device=wanted.device), counts)
+        within = torch.arange(len(pairs), device=wanted.device) - (counts.cumsum(0) - counts)[pairs]
+        return pairs, self.tails[self.offsets[rows][pairs] + within], counts
+
+    def _keep(self, name: str, values: Ints) -> None:
+        self.register_buffer(name, torch.from_numpy(values.astype(np.int64)), persistent=False)

@@ -1,0 +1,127 @@
+"""Tree search against brute force, with links that are stored, likely or neither."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from formulas import (
+    ENTITIES,
+    NORMS,
+    STORED_RELATIONS,
+    Formula,
+    check_assignments,
+    random_queries,
+    scores_of,
+    with_random_weights,
+)
+from query2particles.errors import UsageError
+from query2particles.graph.edges import Edges
+from query2particles.methods.tree import Settings, StoredTails, Tree
+from query2particles.methods.truth import NormName
+from query2particles.query.algebra import EPFO, SHAPES, Query
+from worlds import queries
+
+FACTS = np.array([(0, 0, 1), (0, 0, 2), (1, 0, 2), (3, 1, 3), (2, 1, 0), (4, 1, 0)])
+EDGES = Edges.of(*FACTS.T, entity_count=ENTITIES, relation_count=STORED_RELATIONS)
+STORED = {(h, 2 * r, t) for h, r, t in FACTS.tolist()} | {(t, 2 * r + 1, h) for h, r, t in FACTS.tolist()}
+
+each_norm = pytest.mark.parametrize("norm", NORMS)
+each_shape = pytest.mark.parametrize("name", SHAPES)
+
+
+def tree(norm: NormName = "product", *, width: int = ENTITIES, seed: int = 0) -> Tree:
+    options = Settings(dimension=3, t_norm=norm, beam=width, unseen=0.7, certain=0.9)
+    found: Tree = with_random_weights(Tree(ENTITIES, 2 * STORED_RELATIONS, options).double().eval(), seed)
+    found.attach(EDGES)
+    return found
+
+
+def link(model: Tree, u: int, r: int, v: int) -> float:
+    """p(u, r, v)"""
+    if (u, r, v) in STORED:
+        return 1.0
+    d = model.settings.dimension
+    e, w = (table.detach().numpy() for table in (model.links.entities, model.links.relations))
+    h, relation = (row[:d] + 1j * row[d:] for row in (e[u], w[r]))
+    weights = [math.exp(np.real(h * relation * np.conj(row[:d] + 1j * row[d:])).sum()) for row in e]
+    tails = sum((head, directed) == (u, r) for head, directed, _ in STORED)
+    return min(0.9, max(0.7, tails) * weights[v] / sum(weights))
+
+
+def formula_of(model: Tree) -> Formula:
+    return Formula(partial(link, model), model.settings.t_norm, ENTITIES, model.settings.beam)
+
+
+@each_norm
+@each_shape
+@pytest.mark.parametrize("width", [1, 3, ENTITIES])
+def test_answers_are_as_true_as_defined(name: str, norm: NormName, width: int) -> None:
+    """With a beam of all entities, by brute force."""
+    model, several = tree(norm, width=width), random_queries(SHAPES[name])
+    expected = [[formula_of(model).truth(query, v) for v in range(ENTITIES)] for query in several]
+    np.testing.assert_allclose(np.exp(scores_of(model, several)), expected, atol=1e-9)
+
+
+@each_norm
+@pytest.mark.parametrize("name", EPFO)
+def test_an_answer_is_as_true_as_the_best_assignment_of_all(name: str, norm: NormName) -> None:
+    model, (query,) = tree(norm), random_queries(SHAPES[name], count=1, seed=5)
+    expected = [formula_of(model).best_of_all(query, v) for v in range(ENTITIES)]
+    np.testing.assert_allclose(np.exp(scores_of(model, [query])[0]), expected, atol=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(query=queries(ENTITIES, STORED_RELATIONS))
+def test_any_tree_is_answered_as_defined(query: Query) -> None:
+    expected = [[formula_of(TREES).truth(query, v) for v in range(ENTITIES)]]
+    np.testing.assert_allclose(np.exp(scores_of(TREES, [query])), expected, atol=1e-9)
+
+
+TREES = tree(seed=3)
+
+
+@each_norm
+@each_shape
+def test_assignments_are_the_best(name: str, norm: NormName) -> None:
+    model = tree(norm)
+    for query in random_queries(SHAPES[name]):
+        check_assignments(formula_of(model), model, query)
+
+
+def test_what_is_stored_is_certain_and_excluded_for_certain() -> None:
+    model = tree()
+    ids = torch.tensor([0]), torch.tensor([0])
+    followed = model.project(model.anchor(ids[0]), ids[1])
+    assert (followed[0].exp() == 1).tolist() == [(0, 0, t) in STORED for t in range(ENTITIES)]
+    assert (model.complement(followed)[0].exp() < 1e-30).tolist() == [(0, 0, t) in STORED for t in range(ENTITIES)]
+
+
+def test_the_tails_of_pairs() -> None:
+    """Pairs without any among them, and pairs that come twice."""
+    heads, relations = (torch.tensor(ids) for ids in ([0, 4, 0, 2, 0], [0, 0, 0, 1, 3]))
+    pairs, tails, counts = StoredTails(EDGES).of(heads, relations)
+    expected = [
+        (number, tail)
+        for number, (head, relation) in enumerate(zip(heads.tolist(), relations.tolist(), strict=True))
+        for tail in range(ENTITIES)
+        if (head, relation, tail) in STORED
+    ]
+    assert list(zip(pairs.tolist(), tails.tolist(), strict=True)) == expected
+    assert counts.tolist() == [sum(number == pair for pair, _ in expected) for number in range(5)]
+    assert 0 in counts
+
+
+def test_edges_of_another_graph_are_refused() -> None:
+    with pytest.raises(UsageError, match="open the graph"):
+        Tree(ENTITIES + 1, 2 * STORED_RELATIONS).attach(EDGES)
+    model = Tree(ENTITIES, 2 * STORED_RELATIONS, Settings(dimension=3))
+    with pytest.raises(UsageError, match="attach"):
+        model.project(model.anchor(torch.tensor([0])), torch.tensor([0]))
+    with pytest.raises(UsageError, match="certain"):
+        Tree(ENTITIES, 2 * STORED_RELATIONS, Settings(certain=1.0))
