@@ -129,6 +129,7 @@ def test_the_command_line_imports_nothing_heavy() -> None:
         ("bench", "evaluate", "--device", "cpu", "--set", "dimension=16", "--count", "10"),
         ("bench", "answer", "--device", "cpu", "--set", "dimension=16", "--count", "10"),
         ("reproduce", "--list"),
+        ("tune", "atlas", "--out", "search", "--preset", "small", "--trials", "1", "--set", "updates=1"),
         ("sample", "atlas", "--shapes", "2p,2in", "--count", "5", "--out", "queries"),
         ("graph", "info", "atlas"),
     ],

@@ -15,7 +15,7 @@ import torch
 
 from query2particles.engine.exact import Batch, Exact
 from query2particles.engine.sets import Sets
-from query2particles.errors import Query2ParticlesError, UsageError
+from query2particles.errors import TrainingError, UsageError
 from query2particles.methods.q2p import Q2P, Settings
 from query2particles.methods.registry import make
 from query2particles.presets import preset
@@ -292,5 +292,5 @@ def test_particles_that_are_no_numbers_are_refused() -> None:
     batch, method = random_batch(5, ["1p"]), small_q2p()
     with torch.no_grad():
         method.relations.fill_(torch.nan)
-    with pytest.raises(Query2ParticlesError, match="NaN"):
+    with pytest.raises(TrainingError, match="NaN"):
         spread(method, batch, label(GRAPH, "test", batch))

@@ -13,7 +13,7 @@
     │   ├── UnsafePickleError  a pickle names something other than plain data
     │   └── SamplingError      a shape cannot be grounded often enough on this graph
     └── RunError               a run folder cannot be used: unreadable, of another graph or version
-        └── TrainingError      training cannot go on: the loss is no number, memory is out
+        └── TrainingError      training cannot go on, or was in vain: the loss or a score is no number, memory is out
 
 The command line turns UsageError and QueryError into exit code 2 (the call was wrong), the others into 1.
 """

@@ -44,7 +44,7 @@ from query2particles.engine.method import Method
 from query2particles.engine.plan import compile_shapes
 from query2particles.engine.ranks import Factored, finders, ids_for, scoring
 from query2particles.engine.sets import Sets
-from query2particles.errors import Query2ParticlesError, UsageError
+from query2particles.errors import TrainingError, UsageError
 from query2particles.graph.edges import Ints
 from query2particles.query.algebra import EPFO, NEGATION, SHAPES, Query, nickname
 from query2particles.query.rewrite import Unions
@@ -188,7 +188,7 @@ def _particles(method: _WithParticles, disjuncts: Disjuncts, ids: Ints) -> tuple
     sets, tables, _ = zip(*map(method.factors, states), strict=True)
     particles = torch.cat(sets, 1).float()
     if not bool(particles.isfinite().all()):
-        raise Query2ParticlesError("the method gave particles that are no numbers (NaN); train again at a lower rate")
+        raise TrainingError("the method gave particles that are no numbers (NaN); train again at a lower rate")
     return particles, tables[0]
 
 

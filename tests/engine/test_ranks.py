@@ -16,7 +16,7 @@ from query2particles.engine.exact import Exact
 from query2particles.engine.method import Method, width
 from query2particles.engine.ranks import Ranks, TiePolicy, all_scores, ids_for, ranks, rows_at_once, scoring, top_k
 from query2particles.engine.sets import Sets
-from query2particles.errors import Query2ParticlesError
+from query2particles.errors import TrainingError
 from query2particles.graph.graph import Graph
 from query2particles.query.algebra import Anchor, Query
 
@@ -144,9 +144,9 @@ def test_nan_is_refused_wherever_it_stands(bad: str, many: int, monkeypatch: pyt
     monkeypatch.setattr(module, "_MANY_ANSWERS", many)
     scores = torch.zeros(3, 5)
     scores[2, {"answer": 0, "known": 1, "candidate": 2}[bad]] = torch.nan
-    with pytest.raises(Query2ParticlesError, match="NaN"):
+    with pytest.raises(TrainingError, match="NaN"):
         ranked(scores, [[0]] * 3, [[1]] * 3, chunk=2)
-    with pytest.raises(Query2ParticlesError, match="NaN"):
+    with pytest.raises(TrainingError, match="NaN"):
         top_k(Table(scores), torch.arange(3), 2, entities=5)
 
 

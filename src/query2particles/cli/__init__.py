@@ -5,7 +5,18 @@ Everything heavy is imported inside the commands, so that `q2p --help` answers a
 
 # isort: off
 # Commands are listed in this order.
-from query2particles.cli import answers, shell, serving, queries, training, reasoning, evaluating, methods, benches
+from query2particles.cli import (
+    answers,
+    shell,
+    serving,
+    queries,
+    training,
+    tuning,
+    reasoning,
+    evaluating,
+    methods,
+    benches,
+)
 
 # isort: on
 from query2particles.cli.graphs import graph_app
@@ -24,6 +35,7 @@ __all__ = [
     "serving",
     "shell",
     "training",
+    "tuning",
 ]
 
 app.add_typer(graph_app, name="graph")

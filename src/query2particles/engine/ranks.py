@@ -26,7 +26,7 @@ from torch import Tensor
 
 from query2particles.engine.method import Method
 from query2particles.engine.sets import Sets
-from query2particles.errors import Query2ParticlesError
+from query2particles.errors import TrainingError
 from query2particles.graph.edges import Ints
 
 __all__ = [
@@ -307,7 +307,7 @@ def _in_place(found: Ranks, order: Ints) -> Ranks:
 def _refuse_nan(scores: Tensor) -> None:
     """NaN compares with nothing, so an answer of that score would rank first."""
     if bool(scores.isnan().any()):
-        raise Query2ParticlesError("the method gave scores that are no numbers (NaN); train again at a lower rate")
+        raise TrainingError("the method gave scores that are no numbers (NaN); train again at a lower rate")
 
 
 def _keys(scores: Tensor, start: int) -> Tensor:
