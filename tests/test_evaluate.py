@@ -20,7 +20,7 @@ from query2particles.engine.exact import Batch, Exact, exact_answers
 from query2particles.engine.ranks import TiePolicy
 from query2particles.engine.sets import Sets
 from query2particles.errors import Query2ParticlesError, UsageError
-from query2particles.evaluate import Evaluation, Figures, evaluate, result
+from query2particles.evaluate import AsHard, Evaluation, Figures, evaluate, result
 from query2particles.graph.folders import open_graph
 from query2particles.graph.graph import Graph
 from query2particles.methods.q2p import Q2P, Settings
@@ -128,6 +128,40 @@ def test_figures_are_what_their_definitions_say(chunk: int | None) -> None:
         without = int((labels[shape].hard.sizes == 0).sum())
         assert found.shapes[name].without_hard_answer == without
         assert found.shapes[name].queries + without == 60
+
+
+def test_figures_by_hardness_are_means_of_the_answers_that_are_equally_hard() -> None:
+    batch = random_batch(60)
+    labels = label(GRAPH, "test", batch)
+    generator = np.random.default_rng(1)
+    hardness = {shape: generator.integers(1, 4, size=int(labels[shape].hard.sizes.sum())) for shape in batch}
+    found = evaluate(Weighing(GRAPH.at("valid")), batch, labels, hardness=hardness)
+    for name, shape in SHAPES.items():
+        members = exact_answers(GRAPH.at("valid"), {shape: batch[shape]})[shape]
+        scores = members.listed().matrix().toarray() + np.arange(EDGES.entities) % 3
+        by_query: dict[int, dict[int, list[float]]] = {}
+        left = iter(hardness[shape].tolist())
+        for row, values in enumerate(scores.tolist()):
+            hard, easy = labels[shape].hard[row].tolist(), labels[shape].easy[row].tolist()
+            others = [value for entity, value in enumerate(values) if entity not in {*hard, *easy}]
+            for answer in hard:
+                greater, equal = sum(v > values[answer] for v in others), sum(v == values[answer] for v in others)
+                by_query.setdefault(next(left), {}).setdefault(row, []).append(1 / (1 + greater + equal / 2))
+        expected = {
+            hard: AsHard(len(own), sum(map(len, own.values())), mean(map(mean, own.values())))
+            for hard, own in by_query.items()
+        }
+        own = found.shapes[name].by_hardness
+        assert own.keys() == expected.keys()
+        for hard, figures in expected.items():
+            assert own[hard] == pytest.approx(figures)
+    means = [found.shapes[name].by_hardness[2].mrr for name in NEGATION]
+    assert found.average_by_hardness("negation")[2] == pytest.approx(mean(means))
+    document = written_of([found, found])
+    assert document["shapes"]["2in"]["hardness"]["2"]["mrr"] == round(100 * found.shapes["2in"].by_hardness[2].mrr, 2)
+    assert document["averages"]["negation"]["hardness"]["2"] == round(100 * mean(means), 2)
+    plain = evaluate(Weighing(GRAPH.at("valid")), batch, labels)
+    assert "hardness" not in json.dumps(written_of([plain]))
 
 
 @given(

@@ -7,9 +7,9 @@ over shapes. Figures are fractions here and become percentages with two decimals
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +24,20 @@ from query2particles.query.algebra import EPFO, NEGATION, SHAPES, Query, nicknam
 from query2particles.query.rewrite import Unions
 from query2particles.workload.labels import Labels
 
-__all__ = ["Evaluation", "Figures", "evaluate", "result"]
+__all__ = ["AsHard", "Evaluation", "Figures", "evaluate", "result"]
 
 _GROUPS = {"epfo": EPFO, "negation": NEGATION, "all": EPFO + NEGATION}
 _AVERAGED = ("mrr", "hits@3", "hits@10")
 
 Floats = npt.NDArray[np.float64]
+
+
+class AsHard(NamedTuple):
+    """The hard answers of one shape that are equally hard, and the queries that have such."""
+
+    queries: int
+    answers: int
+    mrr: float
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,8 @@ class Figures:
     means: Mapping[str, float]
     divr_queries: int
     divr_mrr: float
+    by_hardness: Mapping[int, AsHard] = field(default_factory=dict)
+    """By how many edges of an answer's best proof are missing from the training graph, where that is known."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +68,12 @@ class Evaluation:
         """The shapes of a group that an average is taken over."""
         return [name for name in _GROUPS[group] if name in self.shapes and self.shapes[name].queries]
 
+    def average_by_hardness(self, group: str) -> dict[int, float]:
+        """Plain means of MRR over the shapes of a group that have answers of that hardness."""
+        shapes = [self.shapes[name].by_hardness for name in self.averaged(group)]
+        found = sorted({hard for own in shapes for hard in own})
+        return {hard: fmean(own[hard].mrr for own in shapes if hard in own) for hard in found}
+
     def percentages(self, digits: int) -> dict[str, float]:
         """The mean MRRs of the groups of which there were queries."""
         averages = {group: self.average(group) for group in _GROUPS}
@@ -70,19 +86,22 @@ def evaluate(
     labels: Mapping[Query, Labels],
     *,
     unions: Unions = "native",
+    hardness: Mapping[Query, Ints] | None = None,
     chunk: int | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> Evaluation:
     """Rank the hard answers of every query, `chunk` queries at a time or as many as memory allows.
 
-    Shapes with operators that the method lacks are left out.
+    Shapes with operators that the method lacks are left out. With the `hardness` of all hard answers
+    (`workload/hardness`) figures are also split by it.
     """
     found = {}
     with scoring(method):
         for shape, ids in batch.items():
             disjuncts = Disjuncts.of(shape, unions)
             if not disjuncts.lacking(method):
-                found[nickname(shape)] = _ranked(method, disjuncts, ids, labels[shape], chunk, progress)
+                how_hard = None if hardness is None else hardness[shape]
+                found[nickname(shape)] = _ranked(method, disjuncts, ids, labels[shape], how_hard, chunk, progress)
             elif progress is not None:
                 progress(len(ids))
     return Evaluation({name: found[name] for name in dict.fromkeys([*SHAPES, *found]) if name in found})
@@ -93,6 +112,7 @@ def _ranked(
     disjuncts: Disjuncts,
     ids: Ints,
     labels: Labels,
+    hardness: Ints | None,
     chunk: int | None,
     progress: Callable[[int], object] | None,
 ) -> Figures:
@@ -109,10 +129,10 @@ def _ranked(
     )
     if progress is not None:
         progress(without)
-    return _figures(counts, (hard.sizes + easy.sizes)[ranked], without)
+    return _figures(counts, (hard.sizes + easy.sizes)[ranked], without, hardness)
 
 
-def _figures(counts: Ranks, answers: Ints, without_hard_answer: int) -> Figures:
+def _figures(counts: Ranks, answers: Ints, without_hard_answer: int, hardness: Ints | None) -> Figures:
     """The means of one shape; `answers` says how many answers, easy and hard, each query has."""
     if not len(answers):
         return Figures(0, without_hard_answer, {}, 0, 0.0)
@@ -139,7 +159,22 @@ def _figures(counts: Ranks, answers: Ints, without_hard_answer: int) -> Figures:
         {key: float(values.mean()) for key, values in means.items()},
         len(diverse),
         float(reciprocal[diverse].mean()),
+        {} if hardness is None else _by_hardness(counts, hardness),
     )
+
+
+def _by_hardness(counts: Ranks, hardness: Ints) -> dict[int, AsHard]:
+    """A mean over a query's answers of the same hardness, then over the queries that have such."""
+    queries = np.repeat(np.arange(len(counts.offsets) - 1), np.diff(counts.offsets))
+    found = {}
+    for hard in np.unique(hardness).tolist():
+        own = hardness == hard
+        number = np.bincount(queries[own])
+        total = np.bincount(queries[own], weights=1 / counts.realistic[own])
+        found[hard] = AsHard(
+            int((number > 0).sum()), int(own.sum()), float((total[number > 0] / number[number > 0]).mean())
+        )
+    return found
 
 
 def result(
@@ -203,6 +238,11 @@ def _shape_entry(seeds: Sequence[Figures]) -> dict[str, Any]:
             entry["mrr_std"] = round(100 * stdev(values), 2) if len(values) > 1 else 0.0
     if one.queries:
         entry["divr"] = {"queries": one.divr_queries, "mrr": _percent([seed.divr_mrr for seed in seeds])}
+    if one.by_hardness:
+        entry["hardness"] = {
+            str(hard): {**own._asdict(), "mrr": _percent([seed.by_hardness[hard].mrr for seed in seeds])}
+            for hard, own in one.by_hardness.items()
+        }
     return entry
 
 
@@ -212,6 +252,11 @@ def _averages(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
     for group, whole in _GROUPS.items():
         averages = [one.average(group) for one in evaluations]
         entries[group] = {key: _percent([average[key] for average in averages]) for key in averages[0]}
+        by_hardness = [one.average_by_hardness(group) for one in evaluations]
+        if by_hardness[0]:
+            entries[group]["hardness"] = {
+                str(hard): _percent([own[hard] for own in by_hardness]) for hard in by_hardness[0]
+            }
         present = evaluations[0].averaged(group)
         if present and len(present) < len(whole):
             entries[group]["shapes"] = present

@@ -35,6 +35,7 @@ __all__ = [
     "print_evidence",
     "print_graph",
     "print_guessed",
+    "print_hardness",
     "print_json",
     "print_result",
     "print_table",
@@ -361,6 +362,31 @@ def print_result(result: Mapping[str, Any]) -> None:
         ("shape", "queries", "MRR", "Hits@1", "Hits@3", "Hits@10", "MRR of DIVR"),
         rows,
         right=range(1, 7),
+    )
+
+
+def print_hardness(result: Mapping[str, Any]) -> None:
+    """The same by how many edges of an answer's best proof are missing from the training graph."""
+    levels = sorted({int(hard) for figures in result["shapes"].values() for hard in figures.get("hardness", ())})
+
+    def cells(by_hardness: Mapping[str, Any]) -> list[str]:
+        answers = sum(own["answers"] for own in by_hardness.values())
+        found = [by_hardness.get(str(hard)) for hard in levels]
+        shares = [f"{100 * own['answers'] / answers:.1f}" if own else "" for own in found]
+        return [*shares, *(f"{own['mrr']:.2f}" if own else "" for own in found)]
+
+    rows: list[tuple[object, ...]] = [
+        (shape, *cells(figures.get("hardness", {}))) for shape, figures in result["shapes"].items()
+    ]
+    for group, name in _GROUPS.items():
+        means = result["averages"][group].get("hardness", {})
+        figures = [f"{means[str(hard)]:.2f}" if str(hard) in means else "" for hard in levels]
+        rows += [(f"{name} (mean)", *[""] * len(levels), *figures)] if means else []
+    print_table(
+        "Hard answers by how many edges of their best proof are missing from the training graph",
+        ("shape", *(f"% with {hard}" for hard in levels), *(f"MRR with {hard}" for hard in levels)),
+        rows,
+        right=range(1, 2 * len(levels) + 1),
     )
 
 

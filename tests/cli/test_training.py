@@ -313,6 +313,17 @@ def test_damages_are_one_clear_message(tmp_path: Path, run: Path, call: Call) ->
         call("train", "--resume", tmp_path)
 
 
+def test_evaluation_by_hardness(run: Path, call: Call) -> None:
+    told = call.json("evaluate", run, "--limit", "5", "--shapes", "1p,2i", "--hardness")
+    by_hardness = told["shapes"]["2i"]["hardness"]
+    assert set(by_hardness) <= {"1", "2"}
+    assert {*told["shapes"]["1p"]["hardness"]} == {"1"}
+    assert told["shapes"]["1p"]["hardness"]["1"]["mrr"] == told["shapes"]["1p"]["mrr"]
+    call("evaluate", run, "--limit", "5", "--shapes", "1p,2i", "--hardness")
+    assert "% with 1" in call.stdout
+    assert f"{told['averages']['epfo']['hardness']['1']:.2f}" in call.stdout
+
+
 def test_evaluation_in_the_form_of_a_result(tmp_path: Path, run: Path, call: Call) -> None:
     told = call.json("evaluate", run, "--limit", "5", "--out", tmp_path / "result.json")
     assert json.loads((tmp_path / "result.json").read_text()) == told

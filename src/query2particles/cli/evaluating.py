@@ -73,6 +73,9 @@ def evaluate(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting that changes how it answers.")
     ] = None,
+    hardness: Annotated[
+        bool, typer.Option("--hardness", help="Also by how many edges of an answer's best proof training lacks.")
+    ] = False,
     graph: MovedGraph = None,
     device: Device = DeviceName.auto,
     out: ResultFile = None,
@@ -83,12 +86,21 @@ def evaluate(
     from query2particles.evaluate import result
     from query2particles.files import write_json
     from query2particles.provenance import commit, machine
-    from query2particles.show import note, print_json, print_result, progress_bar
+    from query2particles.show import note, print_hardness, print_json, print_result, progress_bar
+    from query2particles.workload.hardness import hardness as hardness_of
 
     tested = _tested(run, method, settings or (), graph, unions, device)
     batch, labels, name = _queries(tested, queries, split, shapes, limit, seed)
-    with progress_bar("ranking", sum(map(len, batch.values()))) as progress:
-        found = evaluate_method(tested.method, batch, labels, unions=tested.unions, progress=progress)
+    total = sum(map(len, batch.values()))
+    how_hard = None
+    if hardness:
+        with progress_bar("looking for proofs", total) as progress:
+            edges = tested.graph.at("train"), tested.graph.at(split.value)
+            how_hard = hardness_of(*edges, batch, labels, progress=progress)
+    with progress_bar("ranking", total) as progress:
+        found = evaluate_method(
+            tested.method, batch, labels, unions=tested.unions, hardness=how_hard, progress=progress
+        )
     _say_what_is_left_out(tested, batch, found.shapes)
     document = result(
         [found],
@@ -109,6 +121,8 @@ def evaluate(
         print_json(document)
     else:
         print_result(document)
+        if hardness:
+            print_hardness(document)
         if out is not None:
             note(f"Saved in {out}.")
 

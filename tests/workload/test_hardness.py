@@ -1,0 +1,105 @@
+"""Hardness against brute force: all proofs of every answer, one by one."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from query2particles.engine.execute import execute
+from query2particles.engine.plan import compile_shapes
+from query2particles.graph.edges import Edges
+from query2particles.query.algebra import (
+    SHAPES,
+    Anchor,
+    Complement,
+    Intersect,
+    Project,
+    Query,
+    Union,
+    abstract,
+    ground,
+)
+from query2particles.workload import hardness as module
+from query2particles.workload.hardness import hardness
+from query2particles.workload.labels import label, labels_between
+from query2particles.workload.selection import drawn_queries
+from worlds import queries, random_graph
+
+GRAPH = random_graph(4, entities=25, relations=2, facts=140)
+TRAIN, WHOLE = GRAPH.at("train"), GRAPH.at("test")
+
+
+def edges_of(edges: Edges) -> set[tuple[int, int, int]]:
+    return {
+        (head, relation, tail)
+        for head in range(edges.entities)
+        for relation in range(edges.relations)
+        for tail in edges.tails_of(head, relation).tolist()
+    }
+
+
+STORED, ALL = edges_of(TRAIN), edges_of(WHOLE)
+
+
+def lacking(query: Query, v: int) -> float:
+    """How many edges the best proof of v lacks, by looking at all of them; infinite where there is none."""
+    match query:
+        case Anchor(e):
+            return 0 if v == e else math.inf
+        case Project(inner, r):
+            costs = [lacking(inner, u) + ((u, r, v) not in STORED) for u in range(25) if (u, r, v) in ALL]
+            return min(costs, default=math.inf)
+        case Intersect(several):
+            return sum(lacking(branch, v) for branch in several)
+        case Union(several):
+            return min(lacking(branch, v) for branch in several)
+        case Complement(inner):
+            return math.inf if lacking(inner, v) < math.inf else 0
+    raise AssertionError(query)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("together", [1, 3, 1000])
+def test_the_best_of_all_proofs(name: str, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hard answers lack at least one edge; however many queries are looked at at a time."""
+    monkeypatch.setattr(module, "chunk_size", lambda _: together)
+    shape = SHAPES[name]
+    batch, labels = drawn_queries(GRAPH, "test", shapes=[shape], most=8, seed=1)
+    heard: list[int] = []
+    found = hardness(TRAIN, WHOLE, batch, labels, progress=heard.append)[shape]
+    hard = labels[shape].hard
+    expected = [
+        lacking(ground(shape, ids), v) for row, ids in enumerate(batch[shape].tolist()) for v in hard[row].tolist()
+    ]
+    assert found.tolist() == expected
+    assert min(expected) >= 1
+    assert sum(heard) == len(batch[shape])
+
+
+@settings(max_examples=80, deadline=None)
+@given(query=queries(25, 2), seed=st.integers(0, 5))
+def test_any_tree(query: Query, seed: int) -> None:
+    """Of all entities, as scores: those without a proof have the lowest. Complements at the root are answers, too."""
+    shape, ids = abstract(query)
+    method = module._Proofs(TRAIN, WHOLE, most=module._projections(shape))
+    (levels,) = execute(compile_shapes((shape,), method.kind), method, [np.array([ids])])
+    some = random.Random(seed).sample(range(25), 6)
+    scores = method.score(levels, np.array([some]))[0]
+    costs = [lacking(query, v) for v in some]
+    assert (-scores).tolist() == [min(cost, len(levels)) for cost in costs]
+    answers = {shape: np.array([ids])}
+    everything = {shape: labels_between(None, label(GRAPH, "test", answers)[shape].hard)}
+    assert hardness(TRAIN, WHOLE, answers, everything)[shape].tolist() == [
+        lacking(query, v) for v in everything[shape].hard[0].tolist()
+    ]
+
+
+def test_with_all_edges_nothing_is_missing() -> None:
+    batch, labels = drawn_queries(GRAPH, "test", most=5, seed=1)
+    for found in hardness(WHOLE, WHOLE, batch, labels).values():
+        assert set(found.tolist()) == {0}
