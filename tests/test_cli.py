@@ -158,6 +158,9 @@ def test_import_options(tmp_path: Path) -> None:
     q2p("graph", "import", tmp_path / "facts.csv", "--columns", "1,2", "--out", tmp_path / "graph", code=2)
     q2p("graph", "import", tmp_path / "facts.csv", "--split", "half", "--out", tmp_path / "graph", code=2)
     copied = q2p_json("graph", "import", tmp_path / "graph", "--out", tmp_path / "copy")
+    for known in (True, False):
+        saved = q2p("graph", "import", tmp_path / "graph", "--out", tmp_path / ("copy" if known else "another")).stderr
+        assert ("in place of the graph that was there" in saved) == known
     assert copied["fingerprint"] == told["fingerprint"]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
+import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -289,6 +290,26 @@ def test_methods_on_the_same_ground_answer_for_each_other() -> None:
             answered_by(trained, method)
     with pytest.raises(UsageError, match="method is one of q2p"):
         answered_by(links, "cqd")
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "named"),
+    [
+        ("links", ("dimension=8",), "dimension"),
+        ("tree", ("beam=3", "dimension=8", "model=transe"), "dimension, model"),
+        ("tree", ("beam=3", "rate=0.5", "updates=9"), "rate, updates"),
+        ("links", ("seed=3",), "seed"),
+    ],
+)
+def test_what_was_trained_is_as_it_is(method: str, settings: tuple[str, ...], named: str) -> None:
+    trained = configured(preset("links"), None, ["dimension=7"])
+    before = torch.random.get_rng_state()
+    with pytest.raises(UsageError, match=rf"^{named}: "):
+        answered_by(trained, method, settings)
+    assert answered_by(trained, "tree", ["t_norm=godel", "beam=9", "unions=dnf"]).model.beam == 9
+    assert torch.equal(torch.random.get_rng_state(), before)
+    with pytest.raises(UsageError, match=r"^keep: "):
+        answered_by(preset(), "q2p", ["keep=sample"])
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)

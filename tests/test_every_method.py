@@ -15,6 +15,7 @@ from query2particles.answer import Answered, Question, Ranked, Reasoner
 from query2particles.calibration import calibrate
 from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.method import lacking
+from query2particles.engine.ranks import Factored
 from query2particles.errors import UnsupportedError, UsageError
 from query2particles.evaluate import evaluate
 from query2particles.export import FORMATS, export_embeddings
@@ -23,6 +24,7 @@ from query2particles.presets import PRESETS
 from query2particles.query.algebra import SHAPES, Query, anchor_positions, ground, query_ids
 from query2particles.query.syntax import format_query
 from query2particles.run import Run
+from query2particles.show import print_answered
 from query2particles.train import Progress, _optimiser, prepare, train, validation_set
 from trainings import contents, tiny
 from worlds import random_graph
@@ -243,6 +245,13 @@ def test_embeddings_are_exported(method: str, runs: dict[str, Run], tmp_path: Pa
             assert len(lines) == 1 + sum(counted)
             first = [float(cell) for cell in lines[1].split("\t")[4:] if cell]
             assert first == pytest.approx(tables["entities"][0].flatten().tolist(), rel=1e-6)
+
+
+def test_only_those_with_particles_show_them(runs: dict[str, Run], capsys: pytest.CaptureFixture[str]) -> None:
+    for method in METHODS:
+        reasoner = Reasoner.open(runs[method].folder)
+        print_answered(reasoner.answer(format_query(question(SHAPES["1p"]), reasoner.lexicon)))
+        assert ("particle" in capsys.readouterr().out) == isinstance(reasoner.model, Factored), method
 
 
 def test_assignments_of_those_that_search_for_them(runs: dict[str, Run]) -> None:

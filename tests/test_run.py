@@ -136,8 +136,14 @@ def test_a_folder_that_holds_something_is_refused(saved: Run, config: Config, gr
         with pytest.raises(UsageError, match=r"not empty: .*name a new folder"):
             Run.create(other, config, graph, "atlas")
         assert (other / name).read_text() == '{"dear": "reader"}'
-    with pytest.raises(UsageError, match="not empty"):
+    with pytest.raises(UsageError, match="is a file: name a new folder"):
         Run.create(saved.folder / "with-letter" / "letter", config, graph, "atlas")
+
+
+def test_settings_that_do_not_go_together_leave_no_folder(tmp_path: Path, config: Config, graph: Graph) -> None:
+    with pytest.raises(UsageError, match="keep=sample"):
+        Run.create(tmp_path / "new", configured(preset(), None, ["attention=none"]), graph, "atlas")
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_run_without_a_save_may_be_made_anew(run: Run, config: Config, graph: Graph) -> None:

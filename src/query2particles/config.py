@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args, get_type_hints
 from query2particles.engine.method import lacking
 from query2particles.errors import UsageError, clipped
 from query2particles.graph.graph import Graph, Split
-from query2particles.methods.registry import METHODS, Model, make
+from query2particles.methods.registry import METHODS, Model, make, trainee_of
 from query2particles.query.algebra import SHAPES, Complement
 from query2particles.query.rewrite import Unions
 
@@ -184,18 +184,41 @@ def extended(config: Config, settings: Sequence[str]) -> Config:
 
 
 def answered_by(config: Config, method: str, settings: Sequence[str] = ()) -> Config:
-    """The configuration of a method that answers with what `config` has trained: itself, or one on the same ground."""
+    """The configuration of a method that answers with what `config` has trained: itself, or one on the same ground.
+
+    Only settings of how it answers can be changed: what was trained is as it is.
+    """
+    found = configured(_on_the_same_ground(config, method), None, settings)
+    if over := [name for name in _changes(config.training, found.training) if name != "unions"]:
+        raise UsageError(f"{', '.join(over)}: that is how it was trained, which is over; --set what changes answers")
+    if _changes(config.model, found.model) and _weights(found) != _weights(config):
+        fixed = ", ".join(_changes(config.model, found.model))
+        raise UsageError(f"{fixed}: the weights were trained for what it was; --set what changes answers alone")
+    return found
+
+
+def _on_the_same_ground(config: Config, method: str) -> Config:
     if method == config.method:
-        return configured(config, None, settings)
+        return config
     own = METHODS[_checked("method", method, Literal[*METHODS])]
     ground = _ground(config.model)
     learned = {field.name: getattr(config.model, field.name) for field in fields(ground)}
     if ground is not _ground(own.settings()):
         raise UsageError(f"{method} cannot answer with what {config.method} has learned; train one: --method {method}")
     training = replace(config.training, unions=own.unions[0])
-    return configured(
-        replace(config, method=method, model=replace(own.settings(), **learned), training=training), None, settings
-    )
+    return replace(config, method=method, model=replace(own.settings(), **learned), training=training)
+
+
+def _changes(one: Any, other: Any) -> list[str]:
+    """The settings that two have both and that differ."""
+    names = {field.name for field in fields(one)} & {field.name for field in fields(other)}
+    return sorted(name for name in names if getattr(one, name) != getattr(other, name))
+
+
+def _weights(config: Config) -> dict[str, tuple[int, ...]]:
+    """The names and sizes of what would be trained on a tiny graph."""
+    model = trainee_of(METHODS[config.method].specimen(config.model))
+    return {name: tuple(weights.shape) for name, weights in model.state_dict().items()}
 
 
 def _ground(settings: Any) -> Any:

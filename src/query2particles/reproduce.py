@@ -114,16 +114,16 @@ def reproduce(
     has is lost: only more of the same, or other settings, replace it.
     """
     wanted = [experiment(name) for name in dict.fromkeys(names)]
-    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise UsageError("name each seed once, at least one: --seeds 0,1,2")
-    if data is None:
-        raise UsageError("name the folder of the benchmark graphs: --data DIR, or set Q2P_DATA")
-    _check_settings(settings, out)
     if leaks := [one.name for one in wanted if one.recipe.config.training.leaked and not leaking]:
         raise UsageError(
             f"{', '.join(leaks)} trains on the test queries with their answers, to measure what that is worth; "
             "say --leaking if that is meant"
         )
+    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise UsageError("name each seed once, at least one: --seeds 0,1,2")
+    if data is None:
+        raise UsageError("name the folder of the benchmark graphs: --data DIR, or set Q2P_DATA")
+    _check_settings(settings, out)
     for one in wanted:
         _check_folders(one, data)
     here = commit()  # now: what is loaded stays, what lies in the checkout may change

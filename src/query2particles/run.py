@@ -31,7 +31,7 @@ from query2particles.errors import GraphError, RunError, UsageError
 from query2particles.files import check_replaceable, new_file, write_json
 from query2particles.graph.folders import ATLAS, open_graph
 from query2particles.graph.graph import Graph
-from query2particles.methods.registry import Model, trainee_of
+from query2particles.methods.registry import METHODS, Model, trainee_of
 
 __all__ = ["CALIBRATION", "RELIABILITY", "Run", "Trace", "is_run_folder"]
 
@@ -62,11 +62,16 @@ class Run:
     @staticmethod
     def create(folder: Path, config: Config, graph: Graph, graph_folder: str) -> Run:
         """A new run; a folder that holds anything but a run of which nothing was saved yet is refused."""
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"{folder} is a file: name a new folder (--out)")
         if folder.exists() and not _holds_nothing(folder):
             hint = f"resume it with q2p train --resume {folder}, or " if is_run_folder(folder) else ""
             raise UsageError(f"{folder} is not empty: {hint}name a new folder (--out)")
         if graph_folder != ATLAS:
             graph_folder = str(Path(graph_folder).resolve())
+        METHODS[config.method].specimen(
+            config.model
+        )  # refuses settings that do not go together, before there is a trace
         run = Run(folder, config.with_absolute_paths(), graph_folder, graph.name, graph.fingerprint, _facts_of(graph))
         folder.mkdir(parents=True, exist_ok=True)
         with run.held():

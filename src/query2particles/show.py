@@ -225,19 +225,20 @@ def print_answered(answered: Answered) -> None:
         rows = [(answer.label,) if plain else (answer.label, answer.name) for answer in answered.answers]
         print_table(title, ("answer",) if plain else ("answer", "name"), rows)
     else:
+        particles = any(answer.particle is not None for answer in ranked)
         judged = [
             (
                 rank,
                 _PROBABILITY.format(answer.probability) if answer.probability is not None else "–",
                 answer.status,
                 answer.label if answer.label == answer.name else f"{answer.label} ({answer.name})",
-                "–" if answer.particle is None else answer.particle + 1,
+                *(["–" if answer.particle is None else answer.particle + 1] if particles else []),
                 f"{answer.score:.2f}",
             )
             for rank, answer in enumerate(ranked, start=1)
         ]
-        columns = ("", "probability", "status", "answer", "particle", "score")
-        print_table(title, columns, judged, right=(0, 1, 4, 5))
+        columns = ("", "probability", "status", "answer", *(["particle"] if particles else []), "score")
+        print_table(title, columns, judged, right=(0, 1, *range(4, len(columns))))
     if answered.warning:
         note(f"warning: {answered.warning}")
 

@@ -137,8 +137,8 @@ def spread(
     """
     if not isinstance(method, Factored):
         raise UsageError(
-            f"{type(method).__name__} has no particles to measure, since its scores are no inner products; name a run "
-            "of q2p, which has several a query, or of betae, emql, gqe or links, which have one"
+            "this method has no particles to measure, since its scores are no inner products; name a run of q2p, which "
+            "has several a query, or of betae, emql, gqe or links, which have one"
         )
     found = {}
     with scoring(method):

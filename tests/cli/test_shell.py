@@ -27,6 +27,13 @@ def shell(atlas_run: Path) -> Shell:
     return Shell(Reasoner.open(atlas_run, split="train"), Question(""))
 
 
+def test_who_wants_to_leave_is_told_how(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not shell.hear("exit")
+    assert ":quit" in capsys.readouterr().err
+    assert not shell.hear("nobody")
+    assert ":quit" not in capsys.readouterr().err
+
+
 def test_a_conversation(shell: Shell, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert shell.hear(SPEAKERS)
     assert "14 answers from stored facts" in capsys.readouterr().out

@@ -153,7 +153,10 @@ def answer(
     explain: Annotated[bool, typer.Option("--explain", help="Show the facts behind each answer.")] = False,
     assignments: Annotated[
         bool,
-        typer.Option("--assignments", help="Show what the variables are to the model, if it searches for that (CQD)."),
+        typer.Option(
+            "--assignments",
+            help="Show what the variables are to the model, if it searches for that (cqd-beam, cqd-co, tree).",
+        ),
     ] = False,
     syntax: Annotated[SyntaxName | None, typer.Option(help="By default, guessed from the text.")] = None,
     split: Annotated[

@@ -163,7 +163,9 @@ def reproduce(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Results, such as nell-betae-q2p.")
     ] = None,
-    data: Data = None,
+    data: Annotated[
+        Path | None, typer.Option(envvar="Q2P_DATA", help="Folder of benchmark graphs: FB15k, FB15k-237, NELL.")
+    ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Where NAME.json goes.")] = Path("benchmarks/results"),
     runs: Annotated[Path, typer.Option(help="Where the run folders go, and are found again.")] = Path("runs"),
     seeds: Annotated[str, typer.Option(help="Of the trainings, one each.")] = "0,1,2",

@@ -92,12 +92,14 @@ def graph_import(
     else:
         with progress_bytes("reading") as progress:
             graph = import_graph(sources, options=options, progress=progress)
+    there_before = out.exists()
     graph.save(out)
     if json:
         print_json(graph_figures(graph))
     else:
         print_graph(graph)
-        note(f"\nSaved in {out}. Next:  q2p answer {out} QUERY   or   q2p sample {out} --out QUERIES")
+        replaced = ", in place of the graph that was there" if there_before else ""
+        note(f"\nSaved in {out}{replaced}. Next:  q2p answer {out} QUERY   or   q2p sample {out} --out QUERIES")
 
 
 @graph_app.command("info")

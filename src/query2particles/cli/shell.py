@@ -108,7 +108,7 @@ class Shell:
             else:
                 self._ask(line)
         except Query2ParticlesError as error:
-            note(f"error: {error}")
+            note(f"error: {error}" + ("; to leave: :quit, or Ctrl-D" if line in ("exit", "quit") else ""))
             return False
         except OSError as error:
             note(f"error: {error.filename or ''}: {error.strerror or error}")

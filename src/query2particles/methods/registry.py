@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
+import torch
 from torch import nn
 
 from query2particles.engine.method import Method
@@ -50,9 +51,14 @@ class Entry:
         }
         return tuple(way for way, can in possible.items() if can)
 
+    def specimen(self, settings: Any, entities: int = 3) -> nn.Module:
+        """One for a tiny graph, to look at; random numbers go on as if it had not been made."""
+        with torch.random.fork_rng(devices=()):
+            return self.method(entities, 2, settings)
+
     def numbers_per_entity(self, settings: Any) -> int:
         """How many parameters one more entity takes."""
-        three, two = (sum(one.numel() for one in self.method(many, 2, settings).parameters()) for many in (3, 2))
+        three, two = (sum(one.numel() for one in self.specimen(settings, many).parameters()) for many in (3, 2))
         return three - two
 
 

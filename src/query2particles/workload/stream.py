@@ -144,7 +144,8 @@ def _try(edges: DeviceEdges, parts: Sequence[Part], candidates: int, cap: float)
         if not tally.usable:
             raise SamplingError(
                 f"none of {tally.rows:,} draws of {nickname(kind.shape)} on this graph gave a query with an answer: "
-                "leave this shape out of the training mix, raise the cap, or train on a graph with more edges"
+                "leave this shape out of the training mix (mix, such as 1p:4,2p:1), raise the cap, or train on a graph "
+                "with more edges"
             )
     return [tallies[kind] for kind in kinds]
 
