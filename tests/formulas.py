@@ -75,12 +75,16 @@ def scores_of(model: Any, several: Sequence[Query]) -> Floats:
 
 @dataclass(frozen=True)
 class Formula:
-    """What a search has to find: `link` is p(u, r, v); of a set, the `beam` best are followed."""
+    """What a search has to find: `link` is p(u, r, v).
+
+    Of a set, the `beam` best are followed, as far as they have the `least` share of the truth of the best.
+    """
 
     link: Callable[[int, int, int], float]
     t_norm: NormName
     entities: int
     beam: int
+    least: float = 0.0
 
     def truth(self, query: Query, v: int) -> float:
         """x(v), by the definition of each operator."""
@@ -91,7 +95,8 @@ class Formula:
             case Project(inner, r):
                 sources = [(self.truth(inner, u), u) for u in range(self.entities)]
                 followed = sorted(sources, key=lambda one: (-one[0], one[1]))[: self.beam]
-                return max(both(x, self.link(u, r, v)) for x, u in followed)
+                best = followed[0][0]
+                return max(both(x, self.link(u, r, v)) for x, u in followed if x >= self.least * best)
             case Intersect(several):
                 return reduce(both, (self.truth(branch, v) for branch in several))
             case Union(several):

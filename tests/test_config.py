@@ -122,6 +122,7 @@ def test_values_out_of_range(setting: str) -> None:
     [
         *(("gqe", f"{key}=0") for key in ("dimension", "block")),
         *(("betae", f"{key}=0") for key in ("hidden",)),
+        ("tree", "least=2"),
         *(("cqd-beam", setting) for setting in ("beam=0", "t_norm=minimum", "model=rescal", "truth=yes")),
         *(("cqd-co", setting) for setting in ("steps=-1", "step_size=x")),
         *(("emql", setting) for setting in ("triples=0", "depth=0", "width=0", "dropout=1", "sketch=2")),

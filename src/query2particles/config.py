@@ -328,6 +328,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "particles": (1, 1_000),
     "passes": (1, 100),
     "beam": (1, math.inf),
+    "least": (0, 1),
     "threshold": (-math.inf, math.inf),
     **dict.fromkeys(("block", "hidden", "layers", "triples", "depth", "width"), (1, 100_000)),
     "dropout": (0, 0.99),

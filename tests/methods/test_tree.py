@@ -35,8 +35,8 @@ each_norm = pytest.mark.parametrize("norm", NORMS)
 each_shape = pytest.mark.parametrize("name", SHAPES)
 
 
-def tree(norm: NormName = "product", *, width: int = ENTITIES, seed: int = 0) -> Tree:
-    options = Settings(dimension=3, t_norm=norm, beam=width, unseen=0.7, certain=0.9)
+def tree(norm: NormName = "product", *, width: int = ENTITIES, least: float = 0.0, seed: int = 0) -> Tree:
+    options = Settings(dimension=3, t_norm=norm, beam=width, least=least, unseen=0.7, certain=0.9)
     found: Tree = with_random_weights(Tree(ENTITIES, 2 * STORED_RELATIONS, options).double().eval(), seed)
     found.attach(EDGES)
     return found
@@ -55,15 +55,15 @@ def link(model: Tree, u: int, r: int, v: int) -> float:
 
 
 def formula_of(model: Tree) -> Formula:
-    return Formula(partial(link, model), model.settings.t_norm, ENTITIES, model.settings.beam)
+    return Formula(partial(link, model), model.settings.t_norm, ENTITIES, model.settings.beam, model.settings.least)
 
 
 @each_norm
 @each_shape
-@pytest.mark.parametrize("width", [1, 3, ENTITIES])
-def test_answers_are_as_true_as_defined(name: str, norm: NormName, width: int) -> None:
+@pytest.mark.parametrize(("width", "least"), [(1, 0.0), (3, 0.0), (ENTITIES, 0.0), (ENTITIES, 0.3), (3, 0.3)])
+def test_answers_are_as_true_as_defined(name: str, norm: NormName, width: int, least: float) -> None:
     """With a beam of all entities, by brute force."""
-    model, several = tree(norm, width=width), random_queries(SHAPES[name])
+    model, several = tree(norm, width=width, least=least), random_queries(SHAPES[name])
     expected = [[formula_of(model).truth(query, v) for v in range(ENTITIES)] for query in several]
     np.testing.assert_allclose(np.exp(scores_of(model, several)), expected, atol=1e-9)
 
@@ -88,8 +88,9 @@ TREES = tree(seed=3)
 
 @each_norm
 @each_shape
-def test_assignments_are_the_best(name: str, norm: NormName) -> None:
-    model = tree(norm)
+@pytest.mark.parametrize("least", [0.0, 0.3])
+def test_assignments_are_the_best(name: str, norm: NormName, least: float) -> None:
+    model = tree(norm, least=least)
     for query in random_queries(SHAPES[name]):
         check_assignments(formula_of(model), model, query)
 
@@ -123,5 +124,6 @@ def test_edges_of_another_graph_are_refused() -> None:
     model = Tree(ENTITIES, 2 * STORED_RELATIONS, Settings(dimension=3))
     with pytest.raises(UsageError, match="attach"):
         model.project(model.anchor(torch.tensor([0])), torch.tensor([0]))
-    with pytest.raises(UsageError, match="certain"):
-        Tree(ENTITIES, 2 * STORED_RELATIONS, Settings(certain=1.0))
+    for wrong in (Settings(certain=1.0), Settings(unseen=0.0)):
+        with pytest.raises(UsageError, match="certain" if wrong.certain == 1 else "unseen"):
+            Tree(ENTITIES, 2 * STORED_RELATIONS, wrong)

@@ -42,4 +42,6 @@ class CQDBeam(TreeSearch):
         self.settings = settings
 
     def _links(self, u: Tensor, r: Tensor) -> Tensor:
-        return link_truths(self._link_scores(u, r), self.settings.truth, self.settings.threshold)
+        state = self.links.project(self.links.anchor(u.flatten()), r[:, None].expand_as(u).flatten())
+        p = link_truths(self.links.score(state), self.settings.truth, self.settings.threshold)
+        return p.view(*u.shape, -1)

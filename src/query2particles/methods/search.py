@@ -181,8 +181,3 @@ class TreeSearch(Decomposition):
     @abstractmethod
     def _links(self, u: Tensor, r: Tensor) -> Tensor:
         """Entities (n, k) and relations (n,): log p(u, r, v) for every v, (n, k, N)."""
-
-    def _link_scores(self, u: Tensor, r: Tensor) -> Tensor:
-        """What the link predictor gives the same, (n, k, N)."""
-        state = self.links.project(self.links.anchor(u.flatten()), r[:, None].expand_as(u).flatten())
-        return self.links.score(state).view(*u.shape, -1)

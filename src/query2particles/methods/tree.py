@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from query2particles.errors import UsageError
 from query2particles.graph.edges import Edges, Ints
 from query2particles.methods.search import SearchSettings, TreeSearch
+from query2particles.methods.truth import FALSE
 
 __all__ = ["Settings", "Tree"]
 
@@ -38,6 +39,9 @@ class Settings(SearchSettings):
     """c(h, r) where no edge is stored; where some are, it is their number, if that is more."""
     certain: float = 0.99
     """κ: the most likely that an edge which is not stored can be."""
+    least: float = 0.01
+    """Only entities that are so true, in relation to the truest of a set, are followed: what is found from others
+    could be no truer, and most sets have few of them. 0: all of the beam."""
 
 
 class Tree(TreeSearch):
@@ -50,6 +54,8 @@ class Tree(TreeSearch):
         super().__init__(entities, relations, settings := settings or Settings())
         if not 0 < settings.certain < 1:
             raise UsageError(f"certain lies between 0 and 1, and is not {settings.certain}")
+        if settings.unseen <= 0:
+            raise UsageError(f"unseen is above 0, however little, and not {settings.unseen}")
         self.settings = settings
         self.stored: StoredTails | None = None
 
@@ -63,15 +69,35 @@ class Tree(TreeSearch):
             )
         self.stored = StoredTails(edges).to(self.links.entities.device)
 
+    def _projected(self, state: Tensor, r: Tensor) -> Tensor:
+        """Link by link from what counts, of which some queries have much, most have little."""
+        u, x = super()._followed(state)
+        counts = self._counts(x)
+        query, place = counts.nonzero(as_tuple=True)
+        truths = self.norm.both(x[query, place][:, None], self._links_from(u[query, place], r[query]))
+        return torch.stack([own.amax(0) for own in torch.split(truths, counts.sum(1).tolist())])
+
+    def _followed(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        u, x = super()._followed(state)
+        return u, x.masked_fill(~self._counts(x), FALSE)
+
+    def _counts(self, x: Tensor) -> Tensor:
+        """Whether entities are true enough, of truths (n, k) in descending order."""
+        return x >= x[:, :1] + (math.log(self.settings.least) if self.settings.least else -math.inf)
+
     def _links(self, u: Tensor, r: Tensor) -> Tensor:
+        return self._links_from(u.flatten(), r[:, None].expand_as(u).flatten()).view(*u.shape, -1)
+
+    def _links_from(self, heads: Tensor, relations: Tensor) -> Tensor:
+        """Of n heads and relations (n,) with every tail: log p (n, N)."""
         if self.stored is None:
             raise UsageError("the model does not know what is stored; call attach(edges) first")
-        pairs, tails, counts = self.stored.of(u.flatten(), r[:, None].expand_as(u).flatten())
-        c = counts.view(u.shape).to(self.links.entities.dtype).clamp(min=self.settings.unseen)
-        p = self._link_scores(u, r).log_softmax(-1) + c.log()[..., None]
-        p = p.clamp(max=math.log(self.settings.certain)).flatten(0, 1)
+        pairs, tails, counts = self.stored.of(heads, relations)
+        c = counts.to(self.links.entities.dtype).clamp(min=self.settings.unseen)
+        scores = self.links.score(self.links.project(self.links.anchor(heads), relations))
+        p = (scores.log_softmax(-1) + c.log()[:, None]).clamp_(max=math.log(self.settings.certain))
         p[pairs, tails] = 0.0
-        return p.view(*u.shape, -1)
+        return p
 
 
 class StoredTails(nn.Module):
