@@ -137,7 +137,8 @@ def bench_answer_methods(
         "answer-methods",
         machine(where.type),
         f"{where.type}, {graph.name}, {entities:,} entities, test queries of {len(batch)} shapes, every method in its "
-        f"{in_words(settings)}, untrained, as weights do not matter for speed; from ids to the best {_BEST}; "
+        f"{in_words(settings)}, untrained (of weights only depends how many entities tree follows); from ids to the "
+        f"best {_BEST}; "
         f"medians of {calls.most} calls, or of those that begin within {calls.seconds:g} s",
         compares="times as long for cqd-beam as for q2p, where there are two hops or more",
     )
