@@ -191,9 +191,10 @@ def answered_by(config: Config, method: str, settings: Sequence[str] = ()) -> Co
     found = configured(_on_the_same_ground(config, method), None, settings)
     if over := [name for name in _changes(config.training, found.training) if name != "unions"]:
         raise UsageError(f"{', '.join(over)}: that is how it was trained, which is over; --set what changes answers")
-    if _changes(config.model, found.model) and _weights(found) != _weights(config):
-        fixed = ", ".join(_changes(config.model, found.model))
-        raise UsageError(f"{fixed}: the weights were trained for what it was; --set what changes answers alone")
+    changed = _changes(config.model, found.model)
+    if changed and _weights(found) != _weights(config):
+        names = ", ".join(changed)
+        raise UsageError(f"{names}: the weights were trained for what it was; --set what changes answers alone")
     return found
 
 

@@ -20,13 +20,12 @@ from query2particles.engine.method import Method
 from query2particles.engine.ranks import Ranks, ranks, rows_at_once, scoring
 from query2particles.errors import UsageError
 from query2particles.graph.edges import Ints
-from query2particles.query.algebra import EPFO, NEGATION, SHAPES, Query, nickname
+from query2particles.query.algebra import GROUPS, SHAPES, Query, nickname
 from query2particles.query.rewrite import Unions
 from query2particles.workload.labels import Labels
 
 __all__ = ["AsHard", "Evaluation", "Figures", "evaluate", "result"]
 
-_GROUPS = {"epfo": EPFO, "negation": NEGATION, "all": EPFO + NEGATION}
 _AVERAGED = ("mrr", "hits@3", "hits@10")
 
 Floats = npt.NDArray[np.float64]
@@ -66,7 +65,7 @@ class Evaluation:
 
     def averaged(self, group: str) -> list[str]:
         """The shapes of a group that an average is taken over."""
-        return [name for name in _GROUPS[group] if name in self.shapes and self.shapes[name].queries]
+        return [name for name in GROUPS[group] if name in self.shapes and self.shapes[name].queries]
 
     def average_by_hardness(self, group: str) -> dict[int, float]:
         """Plain means of MRR over the shapes of a group that have answers of that hardness."""
@@ -76,7 +75,7 @@ class Evaluation:
 
     def percentages(self, digits: int) -> dict[str, float]:
         """The mean MRRs of the groups of which there were queries."""
-        averages = {group: self.average(group) for group in _GROUPS}
+        averages = {group: self.average(group) for group in GROUPS}
         return {group: round(100 * average["mrr"], digits) for group, average in averages.items() if average}
 
 
@@ -169,11 +168,10 @@ def _by_hardness(counts: Ranks, hardness: Ints) -> dict[int, AsHard]:
     found = {}
     for hard in np.unique(hardness).tolist():
         own = hardness == hard
-        number = np.bincount(queries[own])
-        total = np.bincount(queries[own], weights=1 / counts.realistic[own])
-        found[hard] = AsHard(
-            int((number > 0).sum()), int(own.sum()), float((total[number > 0] / number[number > 0]).mean())
-        )
+        answers = np.bincount(queries[own])
+        having = np.flatnonzero(answers)
+        means = np.bincount(queries[own], weights=1 / counts.realistic[own])[having] / answers[having]
+        found[hard] = AsHard(len(having), int(own.sum()), float(means.mean()))
     return found
 
 
@@ -249,7 +247,7 @@ def _shape_entry(seeds: Sequence[Figures]) -> dict[str, Any]:
 def _averages(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
     """The averages of each group over all seeds; which shapes were averaged is said where some are missing."""
     entries: dict[str, Any] = {}
-    for group, whole in _GROUPS.items():
+    for group, whole in GROUPS.items():
         averages = [one.average(group) for one in evaluations]
         entries[group] = {key: _percent([average[key] for average in averages]) for key in averages[0]}
         by_hardness = [one.average_by_hardness(group) for one in evaluations]

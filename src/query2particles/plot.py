@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from query2particles.files import new_file
+from query2particles.query.algebra import GROUP_NAMES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,8 +95,7 @@ def plot_spread(spread: Mapping[str, Any], target: Path, *, title: str) -> None:
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
-    names = {"epfo": "EPFO", "negation": "negation", "all": "all"}
-    averages = {f"{name}\n(mean)": own for group, name in names.items() if (own := spread["averages"][group])}
+    averages = {f"{name}\n(mean)": own for group, name in GROUP_NAMES.items() if (own := spread["averages"][group])}
     columns = {**spread["shapes"], **averages}
     places = [*range(len(spread["shapes"])), *(len(spread["shapes"]) + 0.4 + 1.2 * at for at in range(len(averages)))]
     figure = Figure(figsize=(12, 8), layout="constrained")

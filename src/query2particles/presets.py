@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from query2particles.config import Config, Training
 from query2particles.errors import UsageError, clipped
 from query2particles.methods import betae, cone, cqd, cqd_co, emql, gqe, links, q2b, q2p, tree
+from query2particles.query.rewrite import Unions
 
 __all__ = ["PRESETS", "preset"]
 
@@ -56,6 +57,15 @@ _LINKS = Training(
 _SMALL_LINKS = replace(
     _LINKS, batch=512, updates=600, rate=1e-2, warm_up=50, validate_every=150, validation_queries=100
 )
+
+
+def _on_links(settings: Callable[..., Any], unions: Unions = "dnf") -> dict[str, tuple[Any, Training]]:
+    """The presets of a link predictor, and of what answers on top of one."""
+    return {
+        "default": (settings(), replace(_LINKS, unions=unions)),
+        "small": (settings(dimension=100, n3=0.1), replace(_SMALL_LINKS, unions=unions)),
+    }
+
 
 _AS_RELEASED = Training(
     rate=1e-3,
@@ -144,34 +154,10 @@ _PRESETS: dict[str, dict[str, tuple[Any, Training]]] = {
             Training(unions="dnf", batch=512, rate=5e-5, **_MARGIN),
         ),
     },
-    "links": {
-        "default": (links.Settings(), _LINKS),
-        "small": (
-            links.Settings(dimension=100, n3=0.1),
-            _SMALL_LINKS,
-        ),
-    },
-    "cqd-beam": {
-        "default": (cqd.Settings(), replace(_LINKS, unions="native")),
-        "small": (
-            cqd.Settings(dimension=100, n3=0.1),
-            replace(_SMALL_LINKS, unions="native"),
-        ),
-    },
-    "cqd-co": {
-        "default": (cqd_co.Settings(), _LINKS),
-        "small": (
-            cqd_co.Settings(dimension=100, n3=0.1),
-            _SMALL_LINKS,
-        ),
-    },
-    "tree": {
-        "default": (tree.Settings(), replace(_LINKS, unions="native")),
-        "small": (
-            tree.Settings(dimension=100, n3=0.1),
-            replace(_SMALL_LINKS, unions="native"),
-        ),
-    },
+    "links": _on_links(links.Settings),
+    "cqd-beam": _on_links(cqd.Settings, "native"),
+    "cqd-co": _on_links(cqd_co.Settings),
+    "tree": _on_links(tree.Settings, "native"),
     "emql": {
         "default": (
             emql.Settings(),

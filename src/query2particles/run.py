@@ -69,9 +69,8 @@ class Run:
             raise UsageError(f"{folder} is not empty: {hint}name a new folder (--out)")
         if graph_folder != ATLAS:
             graph_folder = str(Path(graph_folder).resolve())
-        METHODS[config.method].specimen(
-            config.model
-        )  # refuses settings that do not go together, before there is a trace
+        # Settings that do not go together are refused before there is a trace.
+        METHODS[config.method].specimen(config.model)
         run = Run(folder, config.with_absolute_paths(), graph_folder, graph.name, graph.fingerprint, _facts_of(graph))
         folder.mkdir(parents=True, exist_ok=True)
         with run.held():

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from query2particles.errors import printable
+from query2particles.query.algebra import GROUP_NAMES
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -327,16 +328,12 @@ def print_times(result: Bench) -> None:
         print_table(title, columns, rows, right=range(1, len(columns)))
 
 
-_GROUPS = {"epfo": "EPFO", "negation": "negation", "all": "all"}
-"""The groups of shapes that averages are taken over, and what people call them."""
-
-
 def print_trained(title: str, trained: Trained) -> None:
     best = trained.best or {}
-    figures = [f"{best[group]:.2f}" if group in best else "–" for group in _GROUPS]
+    figures = [f"{best[group]:.2f}" if group in best else "–" for group in GROUP_NAMES]
     print_table(
         title,
-        ("updates", "seconds", "best at", *(f"MRR {name}" for name in _GROUPS.values())),
+        ("updates", "seconds", "best at", *(f"MRR {name}" for name in GROUP_NAMES.values())),
         [(trained.update, f"{trained.seconds:,.0f}", trained.best_update, *figures)],
         right=range(6),
     )
@@ -355,7 +352,7 @@ def print_result(result: Mapping[str, Any]) -> None:
     ]
     rows += [
         (f"{name} (mean)", "", *cells(result["averages"][group]), "")
-        for group, name in _GROUPS.items()
+        for group, name in GROUP_NAMES.items()
         if result["averages"][group]
     ]
     print_table(
@@ -379,7 +376,7 @@ def print_hardness(result: Mapping[str, Any]) -> None:
     rows: list[tuple[object, ...]] = [
         (shape, *cells(figures.get("hardness", {}))) for shape, figures in result["shapes"].items()
     ]
-    for group, name in _GROUPS.items():
+    for group, name in GROUP_NAMES.items():
         means = result["averages"][group].get("hardness", {})
         figures = [f"{means[str(hard)]:.2f}" if str(hard) in means else "" for hard in levels]
         rows += [(f"{name} (mean)", *[""] * len(levels), *figures)] if means else []
@@ -400,7 +397,7 @@ def print_comparison(title: str, found: Mapping[str, Evaluation]) -> None:
     ]
     rows += [
         (f"{name} (mean)", *(f"{100 * one.average(group)['mrr']:.2f}" for one in found.values()))
-        for group, name in _GROUPS.items()
+        for group, name in GROUP_NAMES.items()
     ]
     print_table(title, ("shape", *found), rows, right=range(1, len(found) + 1))
 

@@ -46,13 +46,12 @@ from query2particles.engine.ranks import Factored, finders, ids_for, scoring
 from query2particles.engine.sets import Sets
 from query2particles.errors import TrainingError, UsageError
 from query2particles.graph.edges import Ints
-from query2particles.query.algebra import EPFO, NEGATION, SHAPES, Query, nickname
+from query2particles.query.algebra import GROUPS, SHAPES, Query, nickname
 from query2particles.query.rewrite import Unions
 from query2particles.workload.labels import Labels
 
 __all__ = ["Particles", "Spread", "spread"]
 
-_GROUPS = {"epfo": EPFO, "negation": NEGATION, "all": EPFO + NEGATION}
 
 _NUMBERS = 1 << 23
 """Particles take as many numbers where they stand beside the answers that they are compared with."""
@@ -105,12 +104,12 @@ class Spread:
 
     def averaged(self, group: str) -> list[str]:
         """The shapes of a group that an average is taken over."""
-        return [name for name in _GROUPS[group] if name in self.shapes and self.shapes[name].queries]
+        return [name for name in GROUPS[group] if name in self.shapes and self.shapes[name].queries]
 
     def as_json(self) -> dict[str, Any]:
         """Shares as percentages; which shapes were averaged is said where some of a group are missing."""
         averages: dict[str, Any] = {}
-        for group, whole in _GROUPS.items():
+        for group, whole in GROUPS.items():
             averages[group] = _figures(self.average(group), self.average_by_rank(group))
             present = self.averaged(group)
             if present and len(present) < len(whole):

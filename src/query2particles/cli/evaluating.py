@@ -195,6 +195,7 @@ def _check_drawable(picture: Path) -> None:
 
 
 def _print_spread(document: Mapping[str, Any]) -> None:
+    from query2particles.query.algebra import GROUP_NAMES
     from query2particles.show import print_table, say
 
     def cells(figures: Mapping[str, Any]) -> list[str]:
@@ -206,10 +207,9 @@ def _print_spread(document: Mapping[str, Any]) -> None:
         (shape, figures["queries"], figures.get("particles", ""), *cells(figures))
         for shape, figures in document["shapes"].items()
     ]
-    names = {"epfo": "EPFO", "negation": "negation", "all": "all"}
     rows += [
         (f"{name} (mean)", "", "", *cells(document["averages"][group]))
-        for group, name in names.items()
+        for group, name in GROUP_NAMES.items()
         if document["averages"][group]
     ]
     print_table(

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from query2particles.errors import UsageError
 from query2particles.graph.arrays import open_array, unreadable
 
 __all__ = ["Edges", "Ints"]
@@ -44,6 +45,14 @@ class Edges:
     offsets: Ints  # (rows + 1,)
     tails: npt.NDArray[np.int32]  # (edges,)
     folder: Path | None = None  # that they were opened from
+
+    def check_fit(self, entities: int, relations: int) -> None:
+        """Refuse these edges for a model of so many entities and directed relations, if they have others."""
+        if (self.entities, self.relations) != (entities, relations):
+            raise UsageError(
+                f"the model is for {entities:,} entities and {relations:,} directed relations, "
+                f"the graph has {self.entities:,} and {self.relations:,}; open the graph that it was trained on"
+            )
 
     @staticmethod
     def of(heads: Ints, relations: Ints, tails: Ints, *, entity_count: int, relation_count: int) -> Edges:

@@ -88,11 +88,7 @@ class EmQL(nn.Module):
 
     def attach(self, edges: Edges) -> None:
         """The stored triples to follow relations by: those that the model is or was trained on."""
-        if (edges.entities, edges.relations) != (len(self.entities), self._directed):
-            raise UsageError(
-                f"the model is for {len(self.entities):,} entities and {self._directed:,} directed relations, "
-                f"the graph has {edges.entities:,} and {edges.relations:,}; open the graph that it was trained on"
-            )
+        edges.check_fit(len(self.entities), self._directed)
         self.triples = Triples(edges).to(self.entities.device)
 
     @staticmethod

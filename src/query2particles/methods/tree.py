@@ -61,12 +61,7 @@ class Tree(TreeSearch):
 
     def attach(self, edges: Edges) -> None:
         """The stored edges: those that the link predictor is or was trained on."""
-        expected = len(self.links.entities), len(self.links.relations)
-        if (edges.entities, edges.relations) != expected:
-            raise UsageError(
-                "the model is for {:,} entities and {:,} directed relations, ".format(*expected)
-                + f"the graph has {edges.entities:,} and {edges.relations:,}; open the graph that it was trained on"
-            )
+        edges.check_fit(len(self.links.entities), len(self.links.relations))
         self.stored = StoredTails(edges).to(self.links.entities.device)
 
     def _projected(self, state: Tensor, r: Tensor) -> Tensor:

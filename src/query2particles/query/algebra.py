@@ -25,6 +25,8 @@ from query2particles.errors import QueryError
 
 __all__ = [
     "EPFO",
+    "GROUPS",
+    "GROUP_NAMES",
     "MAX_DEPTH",
     "NEGATION",
     "SHAPES",
@@ -226,6 +228,10 @@ _I2, _U2, _IN = Intersect((_1P, _1P)), Union((_1P, _1P)), Intersect((_1P, Comple
 
 EPFO: tuple[str, ...] = ("1p", "2p", "3p", "2i", "3i", "pi", "ip", "2u", "up")
 NEGATION: tuple[str, ...] = ("2in", "3in", "inp", "pin", "pni")
+GROUPS: dict[str, tuple[str, ...]] = {"epfo": EPFO, "negation": NEGATION, "all": EPFO + NEGATION}
+"""What averages are taken over."""
+GROUP_NAMES = {"epfo": "EPFO", "negation": "negation", "all": "all"}
+"""What people call these groups."""
 
 SHAPES: dict[str, Query] = {
     "1p": _shape(_1P),
