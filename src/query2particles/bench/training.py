@@ -85,7 +85,7 @@ def bench_train(
 def bench_train_methods(
     data: Path | None, device: torch.device | str = "cpu", *, effort: Effort | None = None, say: Say = print
 ) -> Bench:
-    """Updates of every method, each with its default preset and loss, over its own training mix, sampling included."""
+    """Updates of every method that is trained, each with its default preset and loss, over its own training mix, sampling included."""
     where = torch.device(device)
     effort = effort or _EFFORT[where.type]
     name, batch = next(iter(_GRAPHS[where.type].items()))
@@ -96,7 +96,9 @@ def bench_train_methods(
         f"{where.type}, {graph.name}, {len(graph.entities):,} entities, batch {batch:,}; default presets, each over "
         f"its training mix, sampling included; medians of {effort.blocks} blocks of {effort.updates} updates",
     )
-    for method in METHODS:
+    for method, entry in METHODS.items():
+        if hasattr(entry.method, "trainee"):
+            continue  # it is another one that is trained
         say(method)
         figures, _ = _updates(graph, configured(preset(method), None, [f"batch={batch}"]), where, effort)
         del figures["queries in a batch"]
