@@ -236,7 +236,7 @@ def test_the_loss_falls() -> None:
             update(1e-2)
         means.append(update.mean_loss())
     assert means == sorted(means, reverse=True)
-    assert means[-1] < 0.7 * means[0]
+    assert means[-1] < 0.85 * means[0]
 
 
 # Other methods, and other objectives than the softmax over all entities.
@@ -507,7 +507,7 @@ def test_the_loss_of_captured_updates_falls() -> None:
             update(3e-3)
         means.append(update.mean_loss())
     assert means == sorted(means, reverse=True)
-    assert means[-1] < 0.7 * means[0]
+    assert means[-1] < 0.85 * means[0]
 
 
 @pytest.mark.gpu

@@ -183,11 +183,11 @@ class Triples(nn.Module):
         """
         sizes = self.sizes[rows] * valid
         ends = sizes.cumsum(1)
-        places = torch.arange(limit, device=rows.device).repeat(len(rows), 1)
-        of = torch.searchsorted(ends, places, right=True)
+        ending = ends.new_zeros(len(rows), limit + 1).scatter_add(1, ends.clamp(max=limit), torch.ones_like(ends))
+        of = ending[:, :limit].cumsum(1)  # how many rows have ended by each place
         there = of < ends.shape[1]
         of = of.clamp(max=ends.shape[1] - 1)
-        at = (self.starts[rows] + sizes - ends).gather(1, of) + places
+        at = (self.starts[rows] + sizes - ends).gather(1, of) + torch.arange(limit, device=rows.device)
         return self.objects[at.clamp(max=len(self.objects) - 1)], of, there
 
     def _keep(self, name: str, values: Ints) -> None:
