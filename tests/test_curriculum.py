@@ -11,7 +11,6 @@ import torch
 
 from query2particles.config import Training
 from query2particles.curriculum import doubts, rate_at, training_parts, training_stream
-from query2particles.engine.update import POOLED
 from query2particles.graph.graph import Split
 from query2particles.query.algebra import SHAPES, Complement, Query, nickname
 from query2particles.workload.benchmark import write_set
@@ -126,8 +125,9 @@ def test_subsampling_reaches_the_stream(from_a_folder: bool, tmp_path: Path) -> 
         np.testing.assert_allclose(drawn.weights.numpy(), weights / weights.mean(), rtol=1e-5)
 
 
+@pytest.mark.parametrize("batches", [1, 3])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])])
-def test_leaked_queries_come_with_their_hard_answers(tmp_path: Path, device: str) -> None:
+def test_leaked_queries_come_with_their_hard_answers(tmp_path: Path, device: str, batches: int) -> None:
     """As many as is said, after all others, from both splits, of the five shapes that the released code takes."""
     graph = random_graph(2, entities=40, relations=3, facts=600)
     folder, answers = tmp_path / "queries", dict[Query, dict[tuple[int, ...], set[int]]]()
@@ -150,10 +150,9 @@ def test_leaked_queries_come_with_their_hard_answers(tmp_path: Path, device: str
     assert set(terms) == set(plain_terms)
     before = {part.shape: part.count for part in plain if part.grounding is Grounding.EDGE}
     assert all(abs(part.count - 0.4 * before[part.shape]) <= 0.5 for part in stored)
-    stream = training_stream(graph, training, parts, torch.Generator(device).manual_seed(0))
+    stream = training_stream(graph, training, parts, torch.Generator(device).manual_seed(0), batches=batches)
     drawn = stream.draw()
-    pooled = POOLED if device == "cuda" else 1
-    assert [len(one.ids) for one in drawn] == [pooled * part.count for part in parts]
+    assert [len(one.ids) for one in drawn] == [batches * part.count for part in parts]
     for part, one in list(zip(parts, drawn, strict=True))[-len(stored) :]:
         rows = list(map(tuple, one.ids.tolist()))
         assert all(

@@ -14,7 +14,6 @@ import torch
 from query2particles.config import Training
 from query2particles.engine.loss import LossTerms
 from query2particles.engine.sets import Sets
-from query2particles.engine.update import POOLED
 from query2particles.errors import UsageError
 from query2particles.graph.edges import Ints
 from query2particles.graph.graph import Graph
@@ -55,18 +54,18 @@ def training_parts(training: Training) -> tuple[list[Part], list[LossTerms]]:
 
 
 def training_stream(
-    graph: Graph, training: Training, parts: Sequence[Part], generator: torch.Generator
+    graph: Graph, training: Training, parts: Sequence[Part], generator: torch.Generator, *, batches: int = 1
 ) -> Stream | FixedStream | Joined:
-    """Where the queries of a batch come from: a folder of them, or the edges; on CUDA several batches at a time.
+    """Where the queries of a batch come from: a folder of them, or the edges; `batches` of them at a time.
 
     Parts that are `STORED` come from the folder `leaked`, and come last.
     """
-    if generator.device.type == "cuda":
-        parts = [replace(part, count=part.count * POOLED) for part in parts]
     if stored := [part for part in parts if part.grounding is Grounding.STORED]:
         others = [part for part in parts if part.grounding is not Grounding.STORED]
-        own = training_stream(graph, replace(training, leaked=""), others, generator)
-        return Joined(own, FixedStream(_leaked_queries(graph, Path(training.leaked)), stored, generator))
+        own = training_stream(graph, replace(training, leaked=""), others, generator, batches=batches)
+        leaked = _leaked_queries(graph, Path(training.leaked))
+        return Joined(own, FixedStream(leaked, _times(stored, batches), generator))
+    parts = _times(parts, batches)
     if training.workload:
         if training.all_edges:
             raise UsageError("a workload's answers follow from the training edges: leave out workload or all_edges")
@@ -75,6 +74,10 @@ def training_stream(
         return FixedStream(workload, parts, generator, subsampling=training.subsampling)
     on_device = DeviceEdges.of(graph.at(training.split), generator.device)
     return Stream(on_device, parts, generator, cap=training.cap, subsampling=training.subsampling)
+
+
+def _times(parts: Sequence[Part], batches: int) -> list[Part]:
+    return [replace(part, count=part.count * batches) for part in parts]
 
 
 def _leaked_queries(graph: Graph, folder: Path) -> dict[Query, tuple[Ints, Sets]]:

@@ -25,7 +25,7 @@ from query2particles.endings import diverged, out_of_memory, stop_signals
 from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.exact import Batch
 from query2particles.engine.loss import Objective
-from query2particles.engine.update import Update
+from query2particles.engine.update import POOLED, Update
 from query2particles.errors import WorkloadError
 from query2particles.evaluate import evaluate
 from query2particles.graph.graph import Graph
@@ -181,7 +181,7 @@ def prepare(config: Config, graph: Graph, device: torch.device) -> Prepared:
     optimiser = _optimiser(trained, training, device)
     generator = torch.Generator(device).manual_seed(training.seed)
     parts, terms = training_parts(training)
-    stream = training_stream(graph, training, parts, generator)
+    stream = training_stream(graph, training, parts, generator, batches=POOLED if device.type == "cuda" else 1)
     shapes = [part.shape for part in parts]
     update = Update(
         trained,

@@ -85,7 +85,7 @@ def bench_train(
 def bench_train_methods(
     data: Path | None, device: torch.device | str = "cpu", *, effort: Effort | None = None, say: Say = print
 ) -> Bench:
-    """Updates of every method that is trained, each with its default preset and loss, over its own training mix, sampling included."""
+    """Updates of every method that is trained, with its default preset, loss and training mix, sampling included."""
     where = torch.device(device)
     effort = effort or _EFFORT[where.type]
     name, batch = next(iter(_GRAPHS[where.type].items()))

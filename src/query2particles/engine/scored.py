@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Mapping
 from functools import reduce
-from itertools import chain
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
@@ -93,7 +92,7 @@ class _Replays:
 
     def scored(self, shape: Query, ids: Tensor, entities: int, unions: Unions) -> Scored:
         method: Any = self._method()
-        key = shape, len(ids), entities, unions, tuple(map(_state, chain(method.parameters(), method.buffers())))
+        key = shape, len(ids), entities, unions, tuple(map(_state, _tensors(method)))
         if key not in self._replays:
             while len(self._replays) >= _MOST_REPLAYS:
                 self._replays.popitem(last=False)
@@ -131,6 +130,17 @@ class _Replay:
 
 
 _REPLAYS: WeakKeyDictionary[nn.Module, _Replays] = WeakKeyDictionary()
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    """All parameters and buffers; without their names, which take torch most of the time that it takes to list them."""
+    found: list[Tensor | None] = []
+    parts = [module]
+    for part in parts:  # which grows
+        found += part._parameters.values()
+        found += part._buffers.values()
+        parts += [one for one in part._modules.values() if one is not None]
+    return [tensor for tensor in found if tensor is not None]
 
 
 def _state(tensor: Tensor) -> tuple[int, int]:
