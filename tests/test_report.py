@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from query2particles import report
 from query2particles.errors import UsageError
 from query2particles.experiments.published import GROUPS, figures_of, published
 from query2particles.query.algebra import EPFO, NEGATION
-from query2particles.report import method_times, results_page, speed_page, write_report
+from query2particles.report import method_times, results_page, speed_page, with_results, write_report
 
 ROOT = Path(__file__).parent.parent
 
@@ -191,6 +193,36 @@ def test_nothing_is_written_where_a_page_cannot_be_made(tmp_path: Path) -> None:
 def test_the_page_of_results_is_current() -> None:
     page = (ROOT / "docs" / "results.md").read_text("utf-8")
     assert page == results_page(ROOT / "benchmarks" / "results"), "run `make docs`"
+
+
+def test_the_results_in_the_readme_are_current() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert readme == with_results(readme, ROOT / "benchmarks" / "results"), "run `make docs`"
+
+
+def test_the_table_of_averages(tmp_path: Path) -> None:
+    """What was measured, what was printed, and nothing where there is neither; the text around it stays."""
+    for name in ("nell-betae-q2p", "nell-q2b-q2p", "nell-betae-gqe"):
+        shutil.copy(ROOT / "benchmarks" / "results" / f"{name}.json", tmp_path)
+    found = {
+        name: json.loads((tmp_path / f"{name}.json").read_text("utf-8"))["averages"] for name in ("nell-betae-q2p",)
+    }
+    ours = " / ".join(f"{found['nell-betae-q2p'][group]['mrr']:.1f}" for group in ("epfo", "negation"))
+    marks = report._README
+    text = f"before\n{marks[0]}\nold\n{marks[1]}\nafter\n"
+    made = with_results(text, tmp_path)
+    lines = made.splitlines()
+    assert made.startswith(f"before\n{marks[0]}\n")
+    assert made.endswith(f"\n{marks[1]}\nafter\n")
+    assert "old" not in made
+    assert with_results(made, tmp_path) == made
+    (row,) = (line for line in lines if line.startswith("| Q2P "))
+    cells = [cell.strip() for cell in row.split("|")[1:-1]]
+    assert cells[1] == f"{ours} (25.5 / 6.0)"
+    assert cells[2] == "(21.9 / 6.0)"
+    assert not any(line.startswith("| tree") for line in lines)
+    with pytest.raises(UsageError, match="no line"):
+        with_results(text.replace(marks[1], ""), tmp_path)
 
 
 def test_published_averages_are_those_of_their_rows() -> None:

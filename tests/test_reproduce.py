@@ -23,6 +23,7 @@ from query2particles.evaluate import evaluate
 from query2particles.experiments.recipes import experiment, experiments
 from query2particles.graph.folders import open_graph
 from query2particles.graph.graph import Split
+from query2particles.joined import open_run
 from query2particles.presets import preset
 from query2particles.query.algebra import EPFO, NEGATION
 from query2particles.reproduce import Reproduced, Watch, compared, reproduce
@@ -441,3 +442,28 @@ def test_on_the_benchmark_graph(data: Path, tmp_path: Path) -> None:
     assert all(entry["queries"] == 200 for entry in found["shapes"].values())
     assert found["averages"]["epfo"]["mrr"] > 0.3  # untrained: 0.07
     assert found["averages"]["negation"] == {}
+
+
+def test_a_joint_reasoner_is_made_of_the_runs_of_its_parts(world: Path, tmp_path: Path) -> None:
+    """Which are those that their own names make; its result says what both were, and lost seeds are noticed."""
+    names = ("fb15k-237-betae-best", "fb15k-237-q2b-best")
+    (document, other) = made(world, tmp_path, *names, seeds=(0, 1)).documents
+    assert document["method"] == other["method"] == "best"
+    assert document["config"]["vectors"]["method"] == "q2p"
+    assert document["config"]["links"]["method"] == "links"
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {
+        "fb15k-237-q2p",
+        "fb15k-237-links",
+        "fb15k-237-best",
+    }
+    runs = [open_run(tmp_path / "runs" / "fb15k-237-best" / f"seed-{seed}") for seed in (0, 1)]
+    graph = runs[0].graph()
+    batch, labels = stored_queries(graph, world / "FB15k-237" / "betae-resampled", "test")
+    found = [evaluate(run.model(graph), batch, labels).average("all")["mrr"] for run in runs]
+    assert document["averages"]["all"]["mrr"] == pytest.approx(100 * sum(found) / 2, abs=0.01)
+    again = made(world, tmp_path, names[0], seeds=(0, 1)).documents[0]
+    assert figures(again) == figures(document)
+    with pytest.raises(UsageError, match="seeds 1 of the same settings"):
+        made(world, tmp_path, names[0], seeds=(0,))
+    with pytest.raises(UsageError, match="names no part"):
+        made(world, tmp_path, names[0], settings=("tree.beam=3",))

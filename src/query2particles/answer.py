@@ -226,19 +226,32 @@ class Reasoner:
         self._remembered = lru_cache(_REMEMBERED)(self._parsed)
 
     @staticmethod
-    def open(path: str | Path, *, graph: str | None = None, device: str = "cpu", split: Split = "test") -> Reasoner:
-        """Of a run folder, or of a graph, which only has exact answers. `graph` says where a run's graph has moved."""
+    def open(
+        path: str | Path,
+        *,
+        graph: str | None = None,
+        device: str = "cpu",
+        split: Split = "test",
+        fast: bool = False,
+    ) -> Reasoner:
+        """Of a run folder, or of a graph, which only has exact answers.
+
+        `graph` says where a run's graph has moved; `fast` takes the vectors alone of runs that answer together.
+        """
         folder = Path(path)
         try:
             opened = open_graph(path)
         except UsageError as error:
-            from query2particles.run import Run, is_run_folder  # heavy, so not before it is needed
+            from query2particles.run import is_run_folder  # heavy, so not before it is needed
 
             if not is_run_folder(folder):
                 raise UsageError(f"no run (q2p train makes one), and no graph either: {error}") from error
             from query2particles.calibration import read_calibration
+            from query2particles.joined import Joined, open_run
 
-            run = Run.open(folder)
+            run = open_run(folder)
+            if fast and isinstance(run, Joined):
+                run = run.vectors
             own = run.graph(graph)
             return Reasoner(
                 own,

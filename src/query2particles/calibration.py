@@ -451,8 +451,11 @@ def _reliability(probabilities: Floats, labels: Flags, bins: int = _BINS) -> Ite
 
 def weights_digest(run: Run) -> str:
     """What tells the weights of a run from all others."""
-    with (run.folder / "best.safetensors").open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    digests = []
+    for path in run.weight_files:
+        with path.open("rb") as file:
+            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def save_calibration(run: Run, calibration: Calibration) -> Calibration:

@@ -9,11 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from query2particles.errors import UsageError
-from query2particles.experiments.published import FIGURE_OF, columns_of, figures_of, leaked_into, published, set_of
+from query2particles.experiments.published import (
+    FIGURE_OF,
+    METHOD_NAMES,
+    columns_of,
+    figures_of,
+    leaked_into,
+    published,
+    set_of,
+)
 from query2particles.experiments.recipes import experiment, experiments
 from query2particles.files import new_file
 
-__all__ = ["method_times", "results_page", "speed_page", "time_tables", "trials_page", "write_report"]
+__all__ = ["method_times", "results_page", "speed_page", "time_tables", "trials_page", "with_results", "write_report"]
 
 _HEADINGS = {
     "exact": "Exact answers",
@@ -61,6 +69,9 @@ _SETS = {
     "two rows: the mean over a query's hard answers, as CQD counts, and its best hard answer, as EmQL does. The Q2P "
     "row of the paper cannot be taken for a clean result ([evaluation](evaluation.md)).",
 }
+_FIGURES_IN_WORDS = {"betae": "MRR", "q2b": "Hit@3"}
+_README = ("<!-- The results: made by `q2p report`, not by hand. -->", "<!-- The end of the results. -->")
+
 _MORE_FIGURES = {"q2b": ("best_hits@3",)}
 """Figures that have a row of their own below a result's first."""
 
@@ -72,6 +83,9 @@ def write_report(results: Path, docs: Path) -> list[Path]:
     trials = results.parent / "trials"
     if trials.is_dir():
         texts[docs / "trials.md"] = trials_page(trials)
+    readme = docs.parent / "README.md"
+    if readme.is_file() and _README[0] in (text := readme.read_text("utf-8")):
+        texts[readme] = with_results(text, results)
     for path, text in texts.items():
         with new_file(path) as partial:
             partial.write_text(text, "utf-8")
@@ -176,6 +190,41 @@ def results_page(results: Path) -> str:
         lines += ["", "## Where the numbers come from", ""]
         lines += [_origin(name, document) for name, document in found.items()]
     return "\n".join(lines) + "\n"
+
+
+def with_results(readme: str, results: Path) -> str:
+    """The README with its table of averages as they are now, between two marks."""
+    before, _, rest = readme.partition(_README[0])
+    _, mark, after = rest.partition(_README[1])
+    if not mark:
+        raise UsageError(f"the README has no line {_README[1]} after the table of results")
+    return "\n".join([before + _README[0], "", *_averages(results), "", _README[1] + after])
+
+
+def _averages(results: Path) -> list[str]:
+    """By method, of its default variant on every graph and set: here, and in brackets as published."""
+    columns = list(
+        dict.fromkeys((one.recipe.graph, set_of({"queries": one.queries})) for one in experiments().values())
+    )
+    columns.sort(key=lambda column: column[1])  # one set after the other
+    rows = []
+    for method, printed in METHOD_NAMES.items():
+        cells = []
+        for graph, kind in columns:
+            document = _read(results / f"{graph.lower()}-{kind}-{method}.json")
+            ours = _average(figures_of(document, FIGURE_OF[kind])) if document is not None else ""
+            paper = next(
+                (one.values for one in published() if (one.method, one.graph, one.set) == (printed, graph, kind)), {}
+            )
+            cells.append(" ".join(filter(None, [ours, f"({_average(paper, 1)})" if paper else ""])))
+        if any(cells):
+            rows.append((printed, *cells))
+    return _table(("", *(f"{graph}, {_FIGURES_IN_WORDS[kind]}" for graph, kind in columns)), rows)
+
+
+def _average(values: Mapping[str, float], decimals: int = 1) -> str:
+    """EPFO, and negation where there is such."""
+    return " / ".join(f"{values[group]:.{decimals}f}" for group in ("epfo", "negation") if group in values)
 
 
 def _command(name: str) -> str:

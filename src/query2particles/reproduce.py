@@ -21,11 +21,20 @@ from query2particles.config import Config, configured
 from query2particles.engine.exact import Batch
 from query2particles.errors import RunError, UsageError
 from query2particles.evaluate import Evaluation, evaluate, result
-from query2particles.experiments.published import FIGURE_OF, columns_of, figures_of, leaked_into, published, set_of
+from query2particles.experiments.published import (
+    FIGURE_OF,
+    METHOD_NAMES,
+    columns_of,
+    figures_of,
+    leaked_into,
+    published,
+    set_of,
+)
 from query2particles.experiments.recipes import Experiment, Recipe, experiment
 from query2particles.files import write_json
 from query2particles.graph.folders import open_graph
 from query2particles.graph.graph import Graph
+from query2particles.joined import BEST, PARTS, join, open_run, settings_of
 from query2particles.provenance import commit, machine
 from query2particles.query.algebra import Query
 from query2particles.run import Run, is_run_folder
@@ -47,12 +56,6 @@ _NOT_TO_SET = {
     "validation": "the recipe says which queries select the weights",
     "leaked": "a recipe of its own does that (q2p reproduce --list)",
 }
-
-_PRINTED = {
-    **{"q2p": "Q2P", "gqe": "GQE", "q2b": "Q2B", "betae": "BetaE", "cone": "ConE"},
-    **{"cqd-beam": "CQD-Beam", "cqd-co": "CQD-CO", "emql": "EmQL"},
-}
-"""The published row that a method's result stands beside."""
 
 _CAVEATS = {
     ("betae-resampled", None): "The queries were drawn anew by the published procedure: a few tenths say nothing.",
@@ -132,7 +135,8 @@ def reproduce(
         sharing = [one for one in wanted if one.recipe.name == recipe]
         trains = any(one.config == one.recipe.config for one in sharing)
         own = settings if trains else ()  # else they change how is asked, not what is trained
-        series = _Series(sharing[0].recipe, data, runs, torch.device(device), own, watch or Watch(), here)
+        kind = _JoinedSeries if sharing[0].recipe.parts else _Series
+        series = kind(sharing[0].recipe, data, runs, torch.device(device), own, watch or Watch(), here)
         for one in sharing:
             series.ask(one, settings)
             if lost := series.lost_seeds(one, out / f"{one.name}.json", seeds):
@@ -216,10 +220,14 @@ class _Series:
         """Those that a result file of the same settings has, and one of these seeds in its place would not have."""
         try:
             document = json.loads(path.read_text("utf-8"))
-            same = Config.from_json(document["config"]) == self._portable(self._asked[one.name])
+            same = self._is_ours(one, document["config"])
             return [seed for seed in document["seeds"] if seed not in seeds] if same else []
         except (OSError, ValueError, KeyError, TypeError, AttributeError, UsageError):
             return []  # there is none, or none that can be read
+
+    def _is_ours(self, one: Experiment, config: Mapping[str, Any]) -> bool:
+        """Whether the settings of a result file are those of this experiment."""
+        return Config.from_json(config) == self._portable(self._asked[one.name])
 
     def trained(self, seed: int) -> tuple[Run, _Training | int]:
         """The run of a seed, and what trained it; where training ended early, the signal that ended it."""
@@ -281,14 +289,13 @@ class _Series:
         trained: Sequence[tuple[Run, _Training]],
     ) -> dict[str, Any]:
         """The result file of the seeds so far."""
-        config = self._portable(self._asked[one.name]).as_json()
-        del config["training"]["seed"]
+        config = self._described(one)
         costs = [run.cost() for run, _ in trained]
         commits = _each(training.commit for _, training in trained)
         document = result(
             found,
             name=one.name,
-            method=self._asked[one.name].method,
+            method=config["method"],
             graph=self._recipe.graph,
             queries=f"{one.queries}/test",
             seeds=seeds,
@@ -300,11 +307,52 @@ class _Series:
         )
         return document if self._commit == commits else {**document, "evaluation_commit": self._commit}
 
+    def _described(self, one: Experiment) -> dict[str, Any]:
+        """The settings as a result file has them."""
+        config = self._portable(self._asked[one.name]).as_json()
+        del config["training"]["seed"]
+        return config
+
     def _portable(self, config: Config) -> Config:
         """The settings without where the data lie on this machine, and for all seeds alike."""
         leaked = self._recipe.config.training.leaked
         portable = replace(config.training, validation=self._recipe.validation, leaked=leaked, seed=0)
         return replace(config, training=portable)
+
+
+class _JoinedSeries(_Series):
+    """Of a joint reasoner: a joined run for each seed, of the runs that its parts' own recipes make."""
+
+    def __init__(self, recipe: Recipe, data: Path, runs: Path, device: torch.device, *others: Any) -> None:
+        own, *rest = others
+        vectors, links = (settings_of(part, own) for part in PARTS)
+        super().__init__(recipe.parts[0], data, runs, device, vectors, *rest)
+        self._name, self._links = recipe.name, _Series(recipe.parts[1], data, runs, device, links, *rest)
+
+    def ask(self, one: Experiment, settings: Sequence[str]) -> None:
+        super().ask(one, settings_of("vectors", settings))
+
+    def trained(self, seed: int) -> tuple[Run, _Training | int]:
+        vectors, by = super().trained(seed)
+        if not isinstance(by, _Training):
+            return vectors, by
+        links, also_by = self._links.trained(seed)
+        if not isinstance(also_by, _Training):
+            return links, also_by
+        folder = self._runs / self._name / f"seed-{seed}"
+        if not is_run_folder(folder):
+            self._watch.say(f"{self._name}, seed {seed}: weighing the parts by {self._recipe.validation}/valid")
+            join(folder, vectors, links, self._graph, device=self._device)
+        commits = _each([by.commit, also_by.commit])
+        return open_run(folder), _Training(_each([by.machine, also_by.machine]) or "", commits)
+
+    def _is_ours(self, one: Experiment, config: Mapping[str, Any]) -> bool:
+        return bool(config == json.loads(json.dumps(self._described(one))))
+
+    def _described(self, one: Experiment) -> dict[str, Any]:
+        links = self._links._portable(self._links._config).as_json()
+        del links["training"]["seed"]
+        return {"method": BEST, "vectors": super()._described(one), "links": links}
 
 
 def _each(values: Iterable[str | None]) -> str | None:
@@ -328,7 +376,7 @@ def compared(document: Mapping[str, Any]) -> Comparison:
     figure = _FIGURES.get((kind, document["method"]), FIGURE_OF[kind])
     ours = figures_of(document, figure)
     columns = columns_of(ours)
-    name = _PRINTED.get(document["method"])
+    name = METHOD_NAMES.get(document["method"])
     paper = next(
         (row.values for row in published() if (row.method, row.graph, row.set) == (name, document["graph"], kind)), {}
     )

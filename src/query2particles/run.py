@@ -33,18 +33,22 @@ from query2particles.graph.folders import ATLAS, open_graph
 from query2particles.graph.graph import Graph
 from query2particles.methods.registry import METHODS, Model, trainee_of
 
-__all__ = ["CALIBRATION", "RELIABILITY", "Run", "Trace", "is_run_folder"]
+__all__ = ["CALIBRATION", "JOINED", "RELIABILITY", "Run", "Trace", "is_run_folder"]
 
 _FORMAT = 1
 _CONFIG, _BEST, _LAST, _TRACE, _LOCK = "config.json", "best.safetensors", "last.safetensors", "trace.jsonl", ".lock"
 CALIBRATION, RELIABILITY = "calibration.json", "calibration.png"
 """What `calibration` adds."""
 
+JOINED = "joined.json"
+"""In its place where the folder is one of runs that answer together (`joined`)."""
+
 _OWN = (_CONFIG, _BEST, _LAST, _TRACE, _LOCK, CALIBRATION, RELIABILITY)
 
 
 def is_run_folder(path: Path) -> bool:
-    return (path / _CONFIG).is_file()
+    """Of one training, or of several that answer together (`joined`)."""
+    return (path / _CONFIG).is_file() or (path / JOINED).is_file()
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,10 @@ class Run:
             facts = (int(graph["facts"]["train"]), int(graph["facts"]["all"])) if "facts" in graph else None
             return Run(folder, config, str(graph["folder"]), str(graph["name"]), str(graph["fingerprint"]), facts)
         except FileNotFoundError as error:
+            if (folder / JOINED).is_file():
+                raise UsageError(
+                    f"{folder} is a joined run: name the part that is meant, {folder}/vectors or {folder}/links"
+                ) from error
             raise RunError(f"{folder} is no run folder: it has no {_CONFIG}; q2p train makes one") from error
         except (
             OSError,
@@ -159,6 +167,11 @@ class Run:
             model = build(self.config, graph)
         self._best.load_weights(trainee_of(model))
         return model.eval().to(device)
+
+    @property
+    def weight_files(self) -> tuple[Path, ...]:
+        """What the answers depend on, beside the settings."""
+        return (self._best.path,)
 
     def saved(self) -> tuple[str, State] | None:
         """The kind of device of the last save, which alone continues it exactly, and its state; None without a save."""

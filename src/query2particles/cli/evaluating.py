@@ -264,11 +264,12 @@ def _tested(
 ) -> _Tested:
     """The trained model of a run folder, or a baseline on the graph of a run folder or on a graph itself."""
     from query2particles.graph.folders import open_graph
+    from query2particles.joined import open_run
     from query2particles.methods import baselines
-    from query2particles.run import Run, is_run_folder
+    from query2particles.run import is_run_folder
     from query2particles.show import note
 
-    run = Run.open(Path(source)) if is_run_folder(Path(source)) else None
+    run = open_run(Path(source)) if is_run_folder(Path(source)) else None
     if method in _LEARN_NOTHING:
         if settings:
             raise UsageError(f"{method} learns nothing and has no settings: leave out --set")

@@ -65,10 +65,10 @@ def calibrate_run(run: Run, graph: Graph, device: str) -> Calibration:
 def calibrate(run: RunFolder, graph: MovedGraph = None, device: Device = DeviceName.auto, json: Json = False) -> None:
     """Learn from validation queries how likely a run's guesses are true. Training ends with this by itself."""
     from query2particles.calibration import CALIBRATION
-    from query2particles.run import Run
+    from query2particles.joined import open_run
     from query2particles.show import note, print_calibration, print_json
 
-    opened = Run.open(run)
+    opened = open_run(run)
     found = calibrate_run(opened, opened.graph(graph), device_named(device))
     if json:
         print_json({"run": str(run), "figures": found.as_json()["figures"]})

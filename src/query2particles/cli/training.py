@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from query2particles.run import Run
     from query2particles.train import Progress, Trained
 
-__all__ = ["Device", "DeviceName", "UnionsName", "device_named", "train"]
+__all__ = ["Device", "DeviceName", "UnionsName", "calibrate_where_possible", "device_named", "train", "train_watched"]
 
 
 class DeviceName(StrEnum):
@@ -86,10 +86,22 @@ def train(
     from query2particles.graph.folders import open_graph
     from query2particles.presets import preset as preset_named
     from query2particles.run import Run
-    from query2particles.show import note, print_json, print_trained, progress_training
-    from query2particles.train import train as train_run
+    from query2particles.show import note, print_json, print_trained
 
     writer = _tensorboard_writer() if tensorboard else None
+    if method == "best":
+        from query2particles.cli.joining import Parts, train_best
+
+        if graph is None or out is None or resume is not None or config is not None:
+            raise UsageError(
+                "of best, name a GRAPH and the run folder (--out RUN), and --set settings; the same command goes on "
+                "with what an earlier one has left"
+            )
+        if unions is not None or all_edges:
+            raise UsageError("best answers unions its own way, and needs facts to weigh its parts by: leave that out")
+        own = [*(settings or ()), *([] if seed is None else [f"seed={seed}"])]
+        train_best(Parts(graph, out, preset or "default", own), device_named(device), json)
+        return
     chosen = {
         "--out": out,
         "--method": method,
@@ -117,29 +129,39 @@ def train(
             note(
                 f"note: the preset {start.preset} is made for a GPU; on a CPU, --preset small takes minutes, not hours"
             )
-    updates = run.config.training.updates
-    with progress_training(updates) as show:
-        reports = [show, writer(run.folder)] if writer else [show]
-        trained = train_run(
-            run,
-            opened,
-            device=where,
-            on_progress=lambda progress: [report(progress) for report in reports],
-            on_note=lambda words: note(f"note: {words}"),
-        )
+    trained = train_watched(run, opened, where, writer)
     if json:
         print_json(_trained_json(run, trained))
     else:
         print_trained(f"{run.folder}: {run.config.method} on {opened.name}, validation", trained)
     if trained.signal is not None:
         note(
-            f"Stopped by {signal.Signals(trained.signal).name} after update {trained.update:,} of {updates:,}; "
+            f"Stopped by {signal.Signals(trained.signal).name} after update {trained.update:,} of "
+            f"{run.config.training.updates:,}; "
             f"everything is saved. Go on with:  q2p train --resume {run.folder}"
         )
         raise Stopped(trained.signal)
     calibrate_where_possible(run, opened, where)
     if not json:
         note(f"Saved in {run.folder}.{_next_step(run, opened)}")
+
+
+def train_watched(
+    run: Run, graph: Graph, device: str, writer: Callable[[Path], Callable[[Progress], None]] | None = None
+) -> Trained:
+    """Train it to its end, or to a signal, with a bar."""
+    from query2particles.show import note, progress_training
+    from query2particles.train import train as train_run
+
+    with progress_training(run.config.training.updates) as show:
+        reports = [show, writer(run.folder)] if writer else [show]
+        return train_run(
+            run,
+            graph,
+            device=device,
+            on_progress=lambda progress: [report(progress) for report in reports],
+            on_note=lambda words: note(f"note: {words}"),
+        )
 
 
 def calibrate_where_possible(run: Run, graph: Graph, device: str) -> None:

@@ -12,11 +12,28 @@ from typing import Any
 
 from query2particles.query.algebra import EPFO, NEGATION
 
-__all__ = ["FIGURE_OF", "GROUPS", "Published", "columns_of", "figures_of", "leaked_into", "published", "set_of"]
+__all__ = [
+    "FIGURE_OF",
+    "GROUPS",
+    "METHOD_NAMES",
+    "Published",
+    "columns_of",
+    "figures_of",
+    "leaked_into",
+    "published",
+    "set_of",
+]
 
 GROUPS: Mapping[str, Sequence[str]] = {"epfo": EPFO, "negation": NEGATION}
 FIGURE_OF = {"betae": "mrr", "q2b": "hits@3"}
 """What is compared on which query sets."""
+
+METHOD_NAMES = {
+    **{"q2p": "Q2P", "gqe": "GQE", "q2b": "Q2B", "betae": "BetaE", "cone": "ConE"},
+    **{"cqd-beam": "CQD-Beam", "cqd-co": "CQD-CO", "emql": "EmQL"},
+    **{"tree": "tree search", "best": "best (joint)"},
+}
+"""What methods are called in tables, which is how published rows name them."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ class Recipe:
     graph: str
     validation: str
     config: Config
+    parts: tuple[Recipe, ...] = ()
+    """Of a joint reasoner: the recipes of its vectors, whose settings it has, and of its links."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Experiment:
 
 
 _FOLDER = Path(__file__).parent
+_JOINT = "best"
 
 
 @lru_cache(maxsize=1)
@@ -57,7 +60,21 @@ def experiments() -> Mapping[str, Experiment]:
         for graph in document["graphs"]
         for one in _experiments_of(method, graph, graphs[graph], documents)
     ]
+    found += _joint_experiments(_read(_FOLDER / "methods" / f"{_JOINT}.toml"), graphs, documents)
     return {one.name: one for one in found}
+
+
+def _joint_experiments(
+    joint: Mapping[str, Any], graphs: Mapping[str, Any], documents: Mapping[str, Mapping[str, Any]]
+) -> list[Experiment]:
+    found = []
+    for graph in joint["graphs"]:
+        validation = graphs[graph]["validation"]
+        parts = tuple(_recipe(name, graph, validation, documents[name], "default") for name in joint["joins"])
+        recipe = Recipe(f"{graph.lower()}-{_JOINT}", graph, validation, parts[0].config, parts)
+        for name, queries in graphs[graph]["sets"].items():
+            found.append(Experiment(f"{graph.lower()}-{name}-{_JOINT}", recipe, recipe.config, queries))
+    return found
 
 
 def experiment(name: str) -> Experiment:

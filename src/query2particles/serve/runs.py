@@ -33,7 +33,7 @@ __all__ = ["Runs", "ServedRun", "Version", "named_sources"]
 
 _LOG = logging.getLogger(__name__)
 
-_FILES = ("config.json", "best.safetensors", "calibration.json")
+_FILES = ("config.json", "best.safetensors", "joined.json", "calibration.json")
 """What makes a version of a run."""
 
 _SECONDS_BETWEEN_LOOKS = 1.0

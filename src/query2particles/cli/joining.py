@@ -1,0 +1,158 @@
+"""`q2p join`, and `q2p train --method best`: runs that answer together."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from query2particles.cli.root import Json, Stopped, app
+from query2particles.cli.training import (
+    Device,
+    DeviceName,
+    calibrate_where_possible,
+    device_named,
+    train_watched,
+)
+from query2particles.errors import UsageError
+
+if TYPE_CHECKING:
+    from query2particles.graph.graph import Graph
+    from query2particles.joined import Joined
+    from query2particles.joining import FamilyFit
+    from query2particles.run import Run
+
+__all__ = ["Parts", "join", "train_best"]
+
+
+@app.command()
+def join(
+    vectors: Annotated[Path, typer.Argument(metavar="RUN", help="A run of q2p, or of another method of vectors.")],
+    links: Annotated[Path, typer.Argument(metavar="LINKS", help="A run of links on the same graph.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The joined run to make.")],
+    graph: Annotated[str | None, typer.Option(help="The runs' graph, where it is no longer where it was.")] = None,
+    device: Device = DeviceName.auto,
+    json: Json = False,
+) -> None:
+    """Join a run of vectors and a run of links: both, and stored facts, weighed by validation queries."""
+    from query2particles.run import JOINED, Run
+
+    if out.exists() and not (out / JOINED).is_file() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out} is not empty: name a new folder (--out)")
+    first, second = Run.open(vectors), Run.open(links)
+    _join(out, first, second, first.graph(graph), device_named(device), json)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a joined run is trained from."""
+
+    graph: str
+    out: Path
+    preset: str
+    settings: Sequence[str]
+    """Of both parts, or of one where its name and a dot come first: vectors.updates=1000."""
+
+
+def train_best(parts: Parts, device: str, json: bool) -> None:
+    """Train the parts, one after the other, and join them; what an earlier call has finished is not done again."""
+    from query2particles.config import configured
+    from query2particles.graph.folders import open_graph
+    from query2particles.joined import PARTS, settings_of
+    from query2particles.presets import preset
+    from query2particles.show import note, print_trained
+
+    graph = open_graph(parts.graph)
+    configs = {
+        part: configured(preset(method, parts.preset), None, settings_of(part, parts.settings))
+        for part, method in PARTS.items()
+    }
+    runs = {part: _run_of(parts.out / part, config, graph, parts.graph) for part, config in configs.items()}
+    for part, run in runs.items():
+        saved = run.saved()
+        if saved is not None and saved[1].finished(run.config.training):
+            note(f"{run.folder} is finished.")
+            continue
+        trained = train_watched(run, graph, device)
+        if not json:
+            print_trained(f"{run.folder}: {run.config.method} on {graph.name}, validation", trained)
+        if trained.signal is not None:
+            note(
+                f"Stopped by {signal.Signals(trained.signal).name}, in {part}; everything is saved. "
+                "The same command goes on."
+            )
+            raise Stopped(trained.signal)
+        calibrate_where_possible(run, graph, device)
+    _join(parts.out, runs["vectors"], runs["links"], graph, device, json)
+
+
+def _run_of(folder: Path, config: Any, graph: Graph, graph_folder: str) -> Run:
+    """A new run, or the one that is there already."""
+    from query2particles.run import Run, is_run_folder
+
+    if not is_run_folder(folder):
+        return Run.create(folder, config, graph, graph_folder)
+    run = Run.open(folder)
+    run.check_facts(graph)
+    if run.config != config.with_absolute_paths():
+        raise UsageError(f"{folder} has other settings than these; name another folder (--out), or the same settings")
+    return run
+
+
+def _join(out: Path, vectors: Run, links: Run, graph: Graph, device: str, json: bool) -> None:
+    from query2particles.joined import join as join_runs
+    from query2particles.joined import validation_queries
+    from query2particles.show import note, print_json, progress_bar
+
+    with progress_bar("weighing the parts", validation_queries(vectors, graph)) as progress:
+        joined, fits = join_runs(out, vectors, links, graph, device=device, progress=progress)
+    calibrate_where_possible(joined, graph, device)
+    if json:
+        print_json({"run": str(out), "families": _families(joined, fits)})
+        return
+    _print_fits(joined, fits)
+    note(f"Saved in {out}. Next:  q2p evaluate {out}")
+
+
+def _families(joined: Joined, fits: Mapping[int, FamilyFit]) -> list[dict[str, Any]]:
+    from query2particles.methods.joint import FEATURES, family_name
+
+    return [
+        {
+            "family": family_name(family),
+            "queries": fit.queries,
+            "mrr": round(fit.mrr, 2),
+            "alone": {name: round(value, 2) for name, value in fit.alone.items()},
+            "weights": dict(zip(FEATURES, (round(value, 4) for value in joined.weights[family]), strict=True)),
+        }
+        for family, fit in fits.items()
+    ]
+
+
+def _print_fits(joined: Joined, fits: Mapping[int, FamilyFit]) -> None:
+    """How well each family is answered on validation queries, by its parts and together, and what they weigh."""
+    from query2particles.methods.joint import FEATURES
+    from query2particles.show import print_table
+
+    rows = [
+        (
+            one["family"],
+            one["queries"],
+            *(f"{value:.1f}" for value in one["alone"].values()),
+            f"{one['mrr']:.1f}",
+            *(f"{value:.2f}" for value in one["weights"].values()),
+        )
+        for one in _families(joined, fits)
+    ]
+    alone = next(iter(fits.values())).alone if fits else ()
+    columns = ("queries with", "number", *alone, "together", *(f"weight of {name}" for name in FEATURES))
+    print_table(
+        f"{joined.folder}: MRR in percent on the validation queries that weighed the parts",
+        columns,
+        rows,
+        right=tuple(range(1, len(columns))),
+    )

@@ -1,0 +1,180 @@
+"""A joined run: a run of vectors and a run of links that answer together (`methods/joint`).
+
+    joined.json          the weights of each family, and what they were fitted to
+    vectors/, links/     the two runs, each usable alone
+    calibration.json     as in any run
+
+`open_run` opens either kind of folder: what answers, evaluates or serves a run need not know which it is.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from query2particles import __version__
+from query2particles.checkpoint import quoted
+from query2particles.errors import RunError, UsageError, WorkloadError
+from query2particles.files import new_file, write_json
+from query2particles.graph.graph import Graph
+from query2particles.joining import FamilyFit, fit_weights
+from query2particles.methods.joint import FAMILIES, FEATURES, Joint
+from query2particles.methods.registry import METHODS, Model
+from query2particles.methods.tree import Tree
+from query2particles.run import CALIBRATION, JOINED, Run
+from query2particles.train import validation_set
+
+__all__ = ["BEST", "FAST", "PARTS", "Joined", "join", "open_run", "settings_of", "validation_queries"]
+
+BEST, FAST = "best", "fast"
+"""What a joined run answers by: all parts, or its vectors alone."""
+
+PARTS = {"vectors": "q2p", "links": "links"}
+"""The folder of each part, and the method that it usually is."""
+
+_FORMAT = 1
+_COPIED = ("config.json", "trace.jsonl", CALIBRATION, "best.safetensors")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joined(Run):
+    """The settings are those of the vectors, but for the name of the method."""
+
+    vectors: Run
+    links: Run
+    weights: tuple[tuple[float, ...], ...]
+
+    def answered_by(self, method: str, settings: Sequence[str] = ()) -> Run:
+        """Itself; or a part alone, by the name of what answers with it."""
+        if method == BEST:
+            if settings:
+                raise UsageError(f"{BEST} has no settings of its own: --set changes a part, named by --method")
+            return self
+        part = self.vectors if method in (FAST, self.vectors.config.method) else self.links
+        return part.answered_by(part.config.method if method == FAST else method, settings)
+
+    def model(self, graph: Graph, device: torch.device | str = "cpu") -> Model:
+        return cast(Model, _joint(self.vectors, self.links, graph, torch.tensor(self.weights)).to(device))
+
+    @property
+    def weight_files(self) -> tuple[Path, ...]:
+        return (*self.vectors.weight_files, *self.links.weight_files, self.folder / JOINED)
+
+    def cost(self) -> tuple[float, float]:
+        """Of both parts: their seconds together, and the GiB of the larger."""
+        seconds, memory = zip(self.vectors.cost(), self.links.cost(), strict=True)
+        return sum(seconds), max(memory)
+
+
+def open_run(folder: Path) -> Run:
+    """A run folder of either kind."""
+    path = folder / JOINED
+    if not path.is_file():
+        return Run.open(folder)
+    try:
+        document = json.loads(path.read_text("utf-8"))
+        if document["format"] != _FORMAT:
+            raise RunError(f"{path} is in format {quoted(document['format'])}, this version reads {_FORMAT}; join anew")
+        weights = tuple(tuple(map(float, row)) for row in document["weights"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise RunError(f"{path} cannot be read ({quoted(error)}); restore it, or join the parts again") from error
+    if [len(row) for row in weights] != [len(FEATURES)] * FAMILIES:
+        raise RunError(f"{path} does not have {FAMILIES} rows of {len(FEATURES)} weights; join the parts again")
+    vectors, links = (Run.open(folder / name) for name in PARTS)
+    return _joined(folder, vectors, links, weights)
+
+
+def join(
+    folder: Path,
+    vectors: Run,
+    links: Run,
+    graph: Graph,
+    *,
+    device: torch.device | str = "cpu",
+    progress: Callable[[int], object] = lambda _: None,
+) -> tuple[Joined, dict[int, FamilyFit]]:
+    """Fit two runs of one graph to the validation queries of the vectors, and write the joined run.
+
+    Parts that are not in the folder already are copied there. The file that makes it a joined run comes last.
+    """
+    _check_parts(vectors, links, graph)
+    validation = validation_set(graph, vectors.config.training)
+    if validation is None:
+        raise WorkloadError(
+            f"{graph.name} has no validation facts to weigh the parts by; import it with some held out "
+            "(q2p graph import --split)"
+        )
+    nothing = torch.zeros(FAMILIES, len(FEATURES))
+    weights, fits = fit_weights(_joint(vectors, links, graph, nothing).to(device), *validation, progress=progress)
+    vectors, links = (_placed(run, folder / name) for name, run in zip(PARTS, (vectors, links), strict=True))
+    joined = _joined(folder, vectors, links, tuple(map(tuple, weights.tolist())))
+    write_json(
+        folder / JOINED,
+        {
+            "format": _FORMAT,
+            "version": __version__,
+            "features": FEATURES,
+            "weights": joined.weights,
+            "families": {str(family): asdict(fit) for family, fit in fits.items()},
+        },
+    )
+    return joined, fits
+
+
+def settings_of(part: str, settings: Sequence[str]) -> list[str]:
+    """The settings of one part, of those for both, and of those for one, whose name and a dot come first."""
+    found = []
+    for setting in settings:
+        key = setting.partition("=")[0]
+        name, dot, _ = key.partition(".")
+        if dot and name not in PARTS:
+            raise UsageError(f"{key} names no part: settings of one begin with {' or '.join(f'{n}.' for n in PARTS)}")
+        if not dot or name == part:
+            found.append(setting.removeprefix(f"{part}."))
+    return found
+
+
+def validation_queries(run: Run, graph: Graph) -> int:
+    """How many a fit will look at."""
+    validation = validation_set(graph, run.config.training)
+    return 0 if validation is None else sum(map(len, validation[0].values()))
+
+
+def _check_parts(vectors: Run, links: Run, graph: Graph) -> None:
+    for run in (vectors, links):
+        run.check(graph)
+        if run.config.training.all_edges:
+            raise UsageError(f"{run.folder} was trained on all facts: nothing is left to weigh it by")
+    if hasattr(METHODS[vectors.config.method].method, "trainee") or vectors.config.method == "links":
+        raise UsageError(f"{vectors.folder} has no vectors of queries, it is a run of links; name the other one first")
+    links.answered_by("tree")  # which says what is wrong, where it cannot
+
+
+def _joined(folder: Path, vectors: Run, links: Run, weights: tuple[tuple[float, ...], ...]) -> Joined:
+    own: Mapping[str, Any] = {name: getattr(vectors, name) for name in Run.__dataclass_fields__}
+    config = replace(vectors.config, method=BEST)
+    return Joined(**{**own, "folder": folder, "config": config}, vectors=vectors, links=links, weights=weights)
+
+
+def _joint(vectors: Run, links: Run, graph: Graph, weights: torch.Tensor) -> Joint:
+    """On the CPU."""
+    tree = links.answered_by("tree").model(graph)
+    assert isinstance(tree, Tree)
+    return Joint(vectors.model(graph), tree, graph.at(vectors.config.training.split), weights).eval()
+
+
+def _placed(run: Run, folder: Path) -> Run:
+    """The run in this folder: there already, or a copy of what answering needs."""
+    if run.folder.resolve() != folder.resolve():
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in _COPIED:
+            if (run.folder / name).is_file():
+                with new_file(folder / name) as partial:
+                    shutil.copyfile(run.folder / name, partial)
+    return replace(run, folder=folder)

@@ -1,0 +1,192 @@
+"""The weights of a joint reasoner (`methods/joint`), fitted to validation queries: each family of queries has its own.
+
+Of every query, its hard answers compete with the entities that are no answers: those that the vectors or the search
+rank highest, and a random few that stand for all others. A family's weights w minimise
+
+    mean over hard answers a of  log (exp s(a) + Σ_v c(v) exp s(v)) − s(a)          s = w · x
+
+with c(v) = 1 for the highest, and the number that each of the random ones stands for. What this makes best on the whole
+may rank worse than a part alone; then the part alone is taken: no family is worse off than with its best part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+from query2particles.engine.exact import Batch
+from query2particles.engine.execute import execute
+from query2particles.engine.plan import compile_shapes
+from query2particles.engine.ranks import ids_for, scoring
+from query2particles.graph.edges import Ints
+from query2particles.methods.joint import FAMILIES, FEATURES, Joint
+from query2particles.query.algebra import Query
+from query2particles.workload.labels import Labels
+
+__all__ = ["FamilyFit", "fit_weights"]
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+_TOP = 100
+"""So many of the entities that a part ranks highest compete."""
+
+_RANDOM = 100
+"""So many others."""
+
+_CHUNK = 32
+_PENALTY = 1e-3
+"""Of the squares of the weights: a feature that says nothing weighs nothing."""
+
+
+@dataclass(frozen=True)
+class FamilyFit:
+    """What a family's weights are, and the MRR in percent that they, and each part alone, have on what was fitted."""
+
+    weights: tuple[float, ...]
+    queries: int
+    mrr: float
+    alone: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """Of some queries of one family, concatenated."""
+
+    features: Tensor  # (c, features)
+    query: Tensor  # (c,) ascending
+    hard: Tensor  # (c,) whether it is a hard answer
+    stands_for: Tensor  # (c,) how many entities
+
+
+def fit_weights(
+    model: Joint,
+    batch: Batch,
+    labels: Mapping[Query, Labels],
+    *,
+    seed: int = 0,
+    progress: Callable[[int], object] = lambda _: None,
+) -> tuple[Tensor, dict[int, FamilyFit]]:
+    """The weights (families, features) that suit these queries, and how each family came out.
+
+    Families that none of them belongs to take the weights that suit all queries together.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    found: dict[int, list[_Candidates]] = {}
+    with scoring(model):
+        for shape, ids in batch.items():
+            for family, some in _candidates(model, shape, ids, labels[shape], generator, progress):
+                found.setdefault(family, []).append(some)
+    with torch.inference_mode(mode=False):
+        fits = {family: _fitted(_joined(parts)) for family, parts in sorted(found.items())}
+        of_all = _fitted(_joined([one for parts in found.values() for one in parts]))
+    rows = [fits[family].weights if family in fits else of_all.weights for family in range(FAMILIES)]
+    return torch.tensor(rows), fits
+
+
+def _candidates(
+    model: Joint,
+    shape: Query,
+    ids: Ints,
+    labels: Labels,
+    generator: torch.Generator,
+    progress: Callable[[int], object],
+) -> Iterator[tuple[int, _Candidates]]:
+    plan = compile_shapes((shape,), model.kind)
+    for start in range(0, len(ids), _CHUNK):
+        rows = slice(start, start + _CHUNK)
+        (state,) = execute(plan, model, [ids_for(model, ids[rows])])
+        features = torch.stack(model.features(state), -1).cpu()  # (n, N, features)
+        for number in range(len(features)):
+            one = _compared(features[number], labels.easy[start + number], labels.hard[start + number], generator)
+            if one is not None:
+                yield int(state.family[number]), one
+        progress(len(features))
+
+
+def _compared(features: Tensor, easy: Ints, hard: Ints, generator: torch.Generator) -> _Candidates | None:
+    """Of one query: its hard answers, and what they compete with; None where it has none."""
+    if not len(hard):
+        return None
+    answers = torch.as_tensor(np.concatenate([hard, easy]), dtype=torch.int64)
+    others = torch.ones(len(features), dtype=torch.bool)
+    others[answers] = False
+    highest = torch.zeros_like(others)
+    for part in range(2):
+        scores = features[:, part].masked_fill(~others, -torch.inf)
+        highest[scores.topk(min(_TOP, int(others.sum()))).indices] = True
+    rest = (others & ~highest).nonzero()[:, 0]
+    some = rest[torch.randperm(len(rest), generator=generator)[:_RANDOM]]
+    top = highest.nonzero()[:, 0]
+    chosen = torch.cat([answers[: len(hard)], top, some])
+    stands_for = torch.ones(len(chosen))
+    stands_for[len(hard) + len(top) :] = len(rest) / max(len(some), 1)
+    is_hard = torch.arange(len(chosen)) < len(hard)
+    return _Candidates(features[chosen], torch.zeros(len(chosen), dtype=torch.int64), is_hard, stands_for)
+
+
+def _joined(parts: list[_Candidates]) -> _Candidates:
+    """With queries numbered in turn."""
+    sizes = torch.tensor([len(part.query) for part in parts])
+    return _Candidates(
+        torch.cat([part.features for part in parts]).double(),
+        torch.repeat_interleave(torch.arange(len(parts)), sizes),
+        torch.cat([part.hard for part in parts]),
+        torch.cat([part.stands_for for part in parts]).double(),
+    )
+
+
+def _fitted(some: _Candidates) -> FamilyFit:
+    alone = {name: torch.eye(len(FEATURES), dtype=torch.float64)[number] for number, name in enumerate(FEATURES)}
+    parts = {name: alone[name] for name in FEATURES[:2]}
+    found = {name: _mrr(some, weights) for name, weights in parts.items()}
+    best = max(found, key=lambda name: found[name])
+
+    def loss_and_slope(values: Floats) -> tuple[float, Floats]:
+        weights = torch.tensor(values, requires_grad=True)
+        loss = _loss(some, weights) + _PENALTY * weights.square().sum()
+        (slope,) = torch.autograd.grad(loss, [weights])
+        return float(loss.detach()), slope.numpy()
+
+    start = parts[best].numpy()
+    joint = torch.from_numpy(minimize(loss_and_slope, start, jac=True, method="L-BFGS-B").x)
+    mrr = _mrr(some, joint)
+    if not mrr > found[best]:
+        joint, mrr = parts[best], found[best]
+    return FamilyFit(tuple(joint.tolist()), int(some.query[-1]) + 1, mrr, found)
+
+
+def _loss(some: _Candidates, weights: Tensor) -> Tensor:
+    """The mean over queries of the mean over their hard answers."""
+    scores = some.features @ weights
+    queries = int(some.query[-1]) + 1
+    highest = torch.full((queries,), -torch.inf, dtype=scores.dtype).scatter_reduce(
+        0, some.query, scores.detach(), "amax"
+    )
+    weighted = torch.where(some.hard, 0.0, some.stands_for * (scores - highest[some.query]).exp())
+    against = torch.zeros(queries, dtype=scores.dtype).index_add(0, some.query, weighted)
+    own = some.query[some.hard]
+    shifted = scores[some.hard] - highest[own]
+    losses = torch.log(shifted.exp() + against[own]) - shifted
+    counts = torch.bincount(own, minlength=queries)
+    return (losses / counts[own]).sum() / queries
+
+
+def _mrr(some: _Candidates, weights: Tensor) -> float:
+    """In percent: the mean over queries, those of one query over its hard answers; ties count half."""
+    scores = some.features @ weights
+    total = 0.0
+    bounds = torch.searchsorted(some.query, torch.arange(int(some.query[-1]) + 2)).tolist()
+    for first, after in pairwise(bounds):
+        own, hard, stands_for = scores[first:after], some.hard[first:after], some.stands_for[first:after]
+        others, counts = own[~hard], stands_for[~hard]
+        above = (others > own[hard][:, None]) + 0.5 * (others == own[hard][:, None])
+        total += float((1 / (1 + (above * counts).sum(1))).mean())
+    return 100 * total / max(len(bounds) - 1, 1)
