@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,20 +20,23 @@ import torch
 
 from query2particles import __version__
 from query2particles.checkpoint import quoted
-from query2particles.errors import RunError, UsageError, WorkloadError
+from query2particles.engine.exact import Batch
+from query2particles.errors import RunError, UsageError, WorkloadError, clipped
 from query2particles.files import new_file, write_json
 from query2particles.graph.graph import Graph
 from query2particles.joining import FamilyFit, fit_weights
+from query2particles.methods.guided import Guide, Guided
 from query2particles.methods.joint import FAMILIES, FEATURES, Joint
 from query2particles.methods.registry import METHODS, Model
 from query2particles.methods.tree import Tree
+from query2particles.query.algebra import Query
 from query2particles.run import CALIBRATION, JOINED, Run
-from query2particles.train import validation_set
+from query2particles.workload.labels import Labels
 
-__all__ = ["BEST", "FAST", "PARTS", "Joined", "join", "open_run", "settings_of", "validation_queries"]
+__all__ = ["BEST", "FAST", "GUIDED", "PARTS", "Joined", "join", "open_run", "settings_of"]
 
-BEST, FAST = "best", "fast"
-"""What a joined run answers by: all parts, or its vectors alone."""
+BEST, FAST, GUIDED = "best", "fast", "guided"
+"""What a joined run answers by: all parts; its vectors alone; a search that its vectors guide."""
 
 PARTS = {"vectors": "q2p", "links": "links"}
 """The folder of each part, and the method that it usually is."""
@@ -56,6 +59,10 @@ class Joined(Run):
             if settings:
                 raise UsageError(f"{BEST} has no settings of its own: --set changes a part, named by --method")
             return self
+        if method == GUIDED:
+            own = {name: getattr(self, name) for name in Joined.__dataclass_fields__}
+            config = replace(self.config, method=GUIDED)
+            return GuidedRun(**{**own, "config": config}, guide=_guide(settings))
         part = self.vectors if method in (FAST, self.vectors.config.method) else self.links
         return part.answered_by(part.config.method if method == FAST else method, settings)
 
@@ -70,6 +77,32 @@ class Joined(Run):
         """Of both parts: their seconds together, and the GiB of the larger."""
         seconds, memory = zip(self.vectors.cost(), self.links.cost(), strict=True)
         return sum(seconds), max(memory)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuidedRun(Joined):
+    """The same parts, as a search that the vectors guide (`methods/guided`)."""
+
+    guide: Guide
+
+    def model(self, graph: Graph, device: torch.device | str = "cpu") -> Model:
+        edges = graph.at(self.vectors.config.training.split)
+        found = Guided(self.vectors.model(graph), _tree(self.links, graph), edges, self.guide)
+        return cast(Model, found.eval().to(device))
+
+
+def _guide(settings: Sequence[str]) -> Guide:
+    """From settings such as proposals=16."""
+    found = {}
+    known = {field.name for field in fields(Guide)}
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        if key not in known:
+            raise UsageError(f"{GUIDED} has no setting {clipped(repr(key))}; it has {', '.join(sorted(known))}")
+        if not value.isdecimal() or (key != "sample" and int(value) == 0):
+            raise UsageError(f"{key} is a whole number{'' if key == 'sample' else ' above 0'}, not {clipped(value)}")
+        found[key] = int(value)
+    return Guide(**found)
 
 
 def open_run(folder: Path) -> Run:
@@ -95,16 +128,16 @@ def join(
     vectors: Run,
     links: Run,
     graph: Graph,
+    validation: tuple[Batch, Mapping[Query, Labels]] | None,
     *,
     device: torch.device | str = "cpu",
     progress: Callable[[int], object] = lambda _: None,
 ) -> tuple[Joined, dict[int, FamilyFit]]:
-    """Fit two runs of one graph to the validation queries of the vectors, and write the joined run.
+    """Fit two runs of one graph to validation queries, and write the joined run.
 
     Parts that are not in the folder already are copied there. The file that makes it a joined run comes last.
     """
     _check_parts(vectors, links, graph)
-    validation = validation_set(graph, vectors.config.training)
     if validation is None:
         raise WorkloadError(
             f"{graph.name} has no validation facts to weigh the parts by; import it with some held out "
@@ -140,12 +173,6 @@ def settings_of(part: str, settings: Sequence[str]) -> list[str]:
     return found
 
 
-def validation_queries(run: Run, graph: Graph) -> int:
-    """How many a fit will look at."""
-    validation = validation_set(graph, run.config.training)
-    return 0 if validation is None else sum(map(len, validation[0].values()))
-
-
 def _check_parts(vectors: Run, links: Run, graph: Graph) -> None:
     for run in (vectors, links):
         run.check(graph)
@@ -164,9 +191,14 @@ def _joined(folder: Path, vectors: Run, links: Run, weights: tuple[tuple[float, 
 
 def _joint(vectors: Run, links: Run, graph: Graph, weights: torch.Tensor) -> Joint:
     """On the CPU."""
+    edges = graph.at(vectors.config.training.split)
+    return Joint(vectors.model(graph), _tree(links, graph), edges, weights).eval()
+
+
+def _tree(links: Run, graph: Graph) -> Tree:
     tree = links.answered_by("tree").model(graph)
     assert isinstance(tree, Tree)
-    return Joint(vectors.model(graph), tree, graph.at(vectors.config.training.split), weights).eval()
+    return tree
 
 
 def _placed(run: Run, folder: Path) -> Run:

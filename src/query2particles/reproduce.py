@@ -342,7 +342,8 @@ class _JoinedSeries(_Series):
         folder = self._runs / self._name / f"seed-{seed}"
         if not is_run_folder(folder):
             self._watch.say(f"{self._name}, seed {seed}: weighing the parts by {self._recipe.validation}/valid")
-            join(folder, vectors, links, self._graph, device=self._device)
+            validation = self._validation or validation_set(self._graph, vectors.config.training)
+            join(folder, vectors, links, self._graph, validation, device=self._device)
         commits = _each([by.commit, also_by.commit])
         return open_run(folder), _Training(_each([by.machine, also_by.machine]) or "", commits)
 

@@ -1,24 +1,21 @@
 """The CUDA kernel of the loss, on any machine: run by Triton's interpreter, and compiled for a GPU that is not there.
 
-Triton reads `TRITON_INTERPRET` when it is first imported, so this file is also a script that a process of its own runs:
-it prints, as JSON, how far the kernel is from `engine.loss` in each case.
+This file is also a script, run in a process of its own (`triton_alone`): it prints, as JSON, how far the kernel is from
+`engine.loss` in each case.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from engine.triton_alone import needs_triton, run_alone
 from query2particles.engine import loss as loss_module
 from query2particles.engine.loss import LossTerms, max_softmax, softmax_loss
 
@@ -26,10 +23,6 @@ TERMS = [LossTerms(*values) for values in product((0.0, 0.3), (0.0, 1.5), (1.0, 
 SIZES = [(1, 64), (63, 64), (64, 64), (65, 128), (4096, 4096), (4097, 4160), (8300, 8320)]
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TOLERANCE = {"float32": 2e-5, "bfloat16": 1e-2}
-
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="TRITON IS MISSING, the kernel is NOT tested: pip install triton"
-)
 
 
 @dataclass(frozen=True)
@@ -89,23 +82,10 @@ CASES = cases()
 each_case = pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: str(CASES[number]))
 
 
-def run_alone(task: str, cache: Path, **environment: str) -> str:
-    """What this file prints when it runs in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, __file__, task],
-        env={**os.environ, "TRITON_CACHE_DIR": str(cache), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
     found: list[dict[str, float]] = json.loads(
-        run_alone("interpret", tmp_path_factory.mktemp("cache"), TRITON_INTERPRET="1", OMP_NUM_THREADS="1")
+        run_alone(__file__, "interpret", tmp_path_factory.mktemp("cache"), interpret=True)
     )
     return found
 
@@ -124,7 +104,9 @@ def test_the_kernel_is_the_loss(interpreted: list[dict[str, float]], number: int
 @pytest.fixture(scope="module")
 def assembled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The kernel's assembly for an H200, by width."""
-    found: dict[str, str] = json.loads(run_alone("compile", tmp_path_factory.mktemp("cache"), TRITON_INTERPRET="0"))
+    found: dict[str, str] = json.loads(
+        run_alone(__file__, "compile", tmp_path_factory.mktemp("cache"), interpret=False)
+    )
     return found
 
 

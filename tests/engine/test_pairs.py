@@ -60,7 +60,7 @@ def with_gradients(sums: Tensor, operands: Sequence[Tensor]) -> list[Tensor]:
 
 
 def in_blocks(monkeypatch: pytest.MonkeyPatch, terms: int) -> None:
-    monkeypatch.setattr(pairs, "_TERMS", {"cpu": terms, "cuda": terms})
+    monkeypatch.setattr(pairs, "_BLOCK", terms)
 
 
 @each_term
@@ -164,20 +164,15 @@ def test_l1_distances(own: bool, m: int) -> None:
 @pytest.mark.gpu
 @needs_gpu
 @each_term
-@pytest.mark.parametrize("own", [False, True], ids=["entities of all", "entities of each"])
-def test_compiled_sums_are_those_of_the_cpu(
-    term: Term, left: int, right: int, own: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sums and gradients, in one block and in several, for several sizes with one compiled function."""
-    for n, m, d, block in ((5, 300, 64, 300), (33, 257, 48, 100)):
-        queries = numbers(left, n, d, seed=15, dtype=torch.float32)
-        entities = numbers(right, *((n, m, d) if own else (m, d)), seed=16, dtype=torch.float32)
-        expected = with_gradients(pair_sums(term, queries, entities), [*queries, *entities])
-        on_device = [one.detach().cuda().requires_grad_() for one in [*queries, *entities]]
-        in_blocks(monkeypatch, block * n * d)
-        found = with_gradients(pair_sums(term, on_device[:left], on_device[left:]), on_device)
-        for one, wanted in zip(found, expected, strict=True):
-            torch.testing.assert_close(one.cpu(), wanted, rtol=1e-4, atol=1e-3 * float(wanted.abs().max()))
+def test_entities_of_each_query_on_cuda(term: Term, left: int, right: int) -> None:
+    """Entities of all queries are in `test_pair_kernels.py`."""
+    queries = numbers(left, 33, 48, seed=15, dtype=torch.float32)
+    entities = numbers(right, 33, 25, 48, seed=16, dtype=torch.float32)
+    expected = with_gradients(pair_sums(term, queries, entities), [*queries, *entities])
+    on_device = [one.detach().cuda().requires_grad_() for one in [*queries, *entities]]
+    found = with_gradients(pair_sums(term, on_device[:left], on_device[left:]), on_device)
+    for one, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.cpu(), wanted, rtol=1e-4, atol=1e-3 * float(wanted.abs().max()))
 
 
 @pytest.mark.gpu

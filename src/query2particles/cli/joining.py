@@ -105,11 +105,13 @@ def _run_of(folder: Path, config: Any, graph: Graph, graph_folder: str) -> Run:
 
 def _join(out: Path, vectors: Run, links: Run, graph: Graph, device: str, json: bool) -> None:
     from query2particles.joined import join as join_runs
-    from query2particles.joined import validation_queries
     from query2particles.show import note, print_json, progress_bar
+    from query2particles.train import validation_set
 
-    with progress_bar("weighing the parts", validation_queries(vectors, graph)) as progress:
-        joined, fits = join_runs(out, vectors, links, graph, device=device, progress=progress)
+    validation = validation_set(graph, vectors.config.training)
+    count = 0 if validation is None else sum(map(len, validation[0].values()))
+    with progress_bar("weighing the parts", count) as progress:
+        joined, fits = join_runs(out, vectors, links, graph, validation, device=device, progress=progress)
     calibrate_where_possible(joined, graph, device)
     if json:
         print_json({"run": str(out), "families": _families(joined, fits)})

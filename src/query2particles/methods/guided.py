@@ -1,0 +1,232 @@
+"""Tree search that vectors guide: a link predictor scores only what a method of vectors proposes.
+
+Full search (`methods/tree`) follows every entity that may matter, and scores every link of each with all entities. Here
+the state of the vectors, which is there for every set of the query, names a few entities in one product with a table:
+the best m of each particle. Only these are followed, and only links between them are scored. With the same truths
+p(u, r, v) as in full search,
+
+    x(v) = max over the u that were proposed for the set below of  x₁(u) ⊤ p(u, r, v)
+
+and intersections, unions and complements join the truths of the same v. So how true a set is of an entity is computed
+when it is asked: for what is proposed when the set is followed, and at the end for the answers that are proposed. All
+other entities rank behind these, in the order of the vectors.
+
+A link's truth needs the sum Z of exp φ(u, r, ·) over all tails. Those that are stored make up most of it and are
+summed; a sample, the same for all, stands for the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from itertools import accumulate
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from query2particles.engine.ranks import all_scores
+from query2particles.errors import UsageError
+from query2particles.graph.edges import Edges
+from query2particles.methods.tree import Tree
+from query2particles.methods.truth import FALSE, negated
+from query2particles.query.algebra import Query
+
+__all__ = ["Guide", "Guided", "GuidedState"]
+
+_LEAST_TRUTH, _BEHIND = -1e3, -1e4
+"""Proposed answers are no less true than the one; all others score around the other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guide:
+    """How much is proposed."""
+
+    proposals: int = 64
+    """m: of each particle, for a set that is followed."""
+    answers: int = 256
+    """The same for the answers."""
+    sample: int = 1024
+    """How many entities stand for the tails that are not stored; 0: all are summed, as in full search."""
+
+
+class Entities(NamedTuple):
+    """Sets of one entity each."""
+
+    ids: Tensor  # (n,)
+
+
+class Followed(NamedTuple):
+    """What a relation leads to from entities u that are as true as x."""
+
+    u: Tensor  # (n, k)
+    x: Tensor  # (n, k)
+    relations: Tensor  # (n,)
+
+
+class Both(NamedTuple):
+    branches: tuple[Any, ...]
+
+
+class Either(NamedTuple):
+    branches: tuple[Any, ...]
+
+
+class Negated(NamedTuple):
+    branch: Any
+
+
+Set: TypeAlias = Entities | Followed | Both | Either | Negated
+
+
+class GuidedState(NamedTuple):
+    """The state of the vectors for n queries, and what their sets are made of."""
+
+    vectors: Any
+    made_of: Set
+
+
+class Guided(nn.Module):
+    """Over a method of vectors whose scores are inner products, and a tree search, both trained on the same graph."""
+
+    replayed: ClassVar[bool] = False
+
+    def __init__(self, vectors: Any, tree: Tree, edges: Edges, guide: Guide | None = None) -> None:
+        super().__init__()
+        if tree.stored is None:
+            raise UsageError("the search does not know what is stored; call attach(edges) first")
+        self.vectors, self.tree, self.guide = vectors, tree, guide or Guide()
+        self.operators: frozenset[type[Query]] = frozenset(vectors.operators) & Tree.operators
+        self.kind = _kind_with(vectors.kind)
+        self._stored = tree.stored
+        self._entities = edges.entities
+        tails = torch.from_numpy(edges.tails.astype("int64"))
+        rows = torch.repeat_interleave(torch.from_numpy(edges.keys), torch.from_numpy(edges.row_lengths[:-1]))
+        self.register_buffer("_facts", rows * edges.entities + tails, persistent=False)  # ascending
+        sample = torch.randperm(edges.entities, generator=torch.Generator().manual_seed(0))[: self.guide.sample]
+        self.register_buffer("_sample", sample, persistent=False)
+
+    _facts: Tensor
+    _sample: Tensor
+
+    def anchor(self, entities: Tensor) -> GuidedState:
+        return GuidedState(self.vectors.anchor(entities), Entities(entities))
+
+    def project(self, state: GuidedState, relations: Tensor, *, hop: int = 0) -> GuidedState:
+        if isinstance(state.made_of, Entities):
+            u = state.made_of.ids[:, None]
+            x = self.tree.links.entities.new_zeros(u.shape)
+        else:
+            u = self._proposed(state.vectors, self.guide.proposals)
+            x = self._truths(state.made_of, u).masked_fill(_repeated(u), FALSE)
+        return GuidedState(self.vectors.project(state.vectors, relations, hop=hop), Followed(u, x, relations))
+
+    def intersect(self, branches: Sequence[GuidedState]) -> GuidedState:
+        vectors, sets = zip(*branches, strict=True)
+        return GuidedState(self.vectors.intersect(vectors), Both(sets))
+
+    def union(self, branches: Sequence[GuidedState]) -> GuidedState:
+        vectors, sets = zip(*branches, strict=True)
+        return GuidedState(self.vectors.union(vectors), Either(sets))
+
+    def complement(self, state: GuidedState) -> GuidedState:
+        return GuidedState(self.vectors.complement(state.vectors), Negated(state.made_of))
+
+    def score(self, state: GuidedState, entities: Tensor | None = None) -> Tensor:
+        v = self._proposed(state.vectors, self.guide.answers)
+        x = self._truths(state.made_of, v).clamp(min=_LEAST_TRUTH)
+        others = all_scores(self.vectors, state.vectors, self._entities).log_softmax(1) + _BEHIND
+        scores = others.to(x.dtype).scatter(1, v, x)
+        return scores if entities is None else scores.gather(1, entities.expand(len(scores), -1))
+
+    def stack(self, states: Sequence[GuidedState]) -> GuidedState:
+        vectors, sets = zip(*states, strict=True)
+        return GuidedState(self.vectors.stack(vectors), _leafwise(torch.cat, sets))
+
+    def split(self, state: GuidedState, sizes: Sequence[int]) -> Sequence[GuidedState]:
+        sets = []
+        for start, size in zip(accumulate(sizes, initial=0), sizes, strict=False):
+            own = slice(start, start + size)
+            sets.append(_leafwise(lambda leaf, own=own: leaf[0][own], (state.made_of,)))  # type: ignore[misc]
+        return list(map(GuidedState, self.vectors.split(state.vectors, sizes), sets))
+
+    def _proposed(self, state: Any, count: int) -> Tensor:
+        """The best entities of each particle, (n, particles · count); one may come more than once."""
+        particles, table, bias = self.vectors.factors(state)
+        scores: Tensor = particles.float() @ table.float().T + bias  # (n, w, N)
+        return scores.topk(min(count, scores.shape[-1]), dim=-1).indices.flatten(1)
+
+    def _truths(self, made_of: Set, v: Tensor) -> Tensor:
+        """As logarithms, how true a set is of entities (n, m)."""
+        norm = self.tree.norm
+        match made_of:
+            case Entities(ids):
+                return torch.where(v == ids[:, None], 0.0, FALSE).to(self.tree.links.entities.dtype)
+            case Followed(u, x, relations):
+                return norm.both(x[..., None], self._links(u, relations, v)).amax(1)
+            case Both(branches):
+                return reduce(norm.both, (self._truths(branch, v) for branch in branches))
+            case Either(branches):
+                return reduce(norm.either, (self._truths(branch, v) for branch in branches))
+            case Negated(branch):
+                return negated(self._truths(branch, v))
+
+    def _links(self, u: Tensor, relations: Tensor, v: Tensor) -> Tensor:
+        """As logarithms, p(u, r, v) of entities (n, k) and (n, m) under relations (n,): (n, k, m)."""
+        links, settings = self.tree.links, self.tree.settings
+        heads, r = u.flatten(), relations[:, None].expand_as(u).flatten()
+        led = links.project(links.anchor(heads), r)  # (n · k, d)
+        log_total, stored = self._log_totals(heads, r, led)
+        scores = led.view(*u.shape, -1) @ links.entities[v].mT  # (n, k, m)
+        expected = stored.to(scores.dtype).clamp(min=settings.unseen).log()
+        p = scores + (expected - log_total).view(*u.shape, 1)
+        keys = (heads * len(links.relations) + r).view(*u.shape, 1) * self._entities + v[:, None]
+        at = torch.searchsorted(self._facts, keys).clamp(max=len(self._facts) - 1)
+        return torch.where(self._facts[at] == keys, 0.0, p.clamp(max=math.log(settings.certain)))
+
+    def _log_totals(self, heads: Tensor, relations: Tensor, led: Tensor) -> tuple[Tensor, Tensor]:
+        """As logarithms, Z of heads and relations (n,), and how many of their tails are stored."""
+        table = self.tree.links.entities
+        pairs, tails, counts = self._stored.of(heads, relations)
+        if not len(self._sample):
+            return (led @ table.T).logsumexp(1), counts
+        others = led @ table[self._sample].T  # (n, sample)
+        keys = (heads * len(self.tree.links.relations) + relations)[:, None] * self._entities + self._sample
+        at = torch.searchsorted(self._facts, keys).clamp(max=len(self._facts) - 1)
+        unstored = self._facts[at] != keys
+        each = (self._entities - counts) / unstored.sum(1).clamp(min=1)  # that one of the sample stands for
+        rest = others.masked_fill(~unstored, -torch.inf).logsumexp(1) + each.log()
+        scores = (led[pairs] * table[tails]).sum(1)
+        highest = rest.clone().scatter_reduce(0, pairs, scores, "amax")
+        known = torch.zeros_like(rest).index_add(0, pairs, (scores - highest[pairs]).exp())
+        return highest + (known + (rest - highest).exp()).log(), counts
+
+
+def _repeated(ids: Tensor) -> Tensor:
+    """Where an id (n, k) has come before in its row."""
+    ordered, places = ids.sort(dim=1, stable=True)
+    again = torch.zeros_like(ids, dtype=torch.bool)
+    again[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
+    return torch.zeros_like(again).scatter(1, places, again)
+
+
+def _leafwise(function: Callable[[list[Tensor]], Tensor], sets: Sequence[Any]) -> Any:
+    """Sets of the same form, tensor by tensor."""
+    first = sets[0]
+    if isinstance(first, Tensor):
+        return function(list(sets))
+    parts = [_leafwise(function, part) for part in zip(*sets, strict=True)]
+    return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
+
+
+@lru_cache
+def _kind_with(kind: Callable[[type[Query], Sequence[Hashable]], Hashable]) -> Callable[..., Hashable]:
+    """Sets of the same form can be stacked. For the same kind of the vectors it is the same function, as plans need."""
+
+    def form(operator: type[Query], below: Sequence[Hashable]) -> Hashable:
+        pairs = [one for one in below if isinstance(one, tuple)]
+        return kind(operator, [first for first, _ in pairs]), (operator, *(second for _, second in pairs))
+
+    return form

@@ -1,0 +1,118 @@
+"""A guided search that is told everything is the full search; told less, it ranks by the same truths."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import Tensor
+
+from formulas import ENTITIES, NORMS, STORED_RELATIONS, random_queries, scores_of, with_random_weights
+from query2particles.engine.scored import score_all
+from query2particles.errors import UsageError
+from query2particles.graph.edges import Edges
+from query2particles.methods import q2p
+from query2particles.methods.guided import Guide, Guided
+from query2particles.methods.tree import Settings, Tree
+from query2particles.methods.truth import NormName
+from query2particles.query.algebra import SHAPES, Query
+from worlds import queries
+
+FACTS = np.array([(0, 0, 1), (0, 0, 2), (1, 0, 2), (3, 1, 3), (2, 1, 0), (4, 1, 0)])
+EDGES = Edges.of(*FACTS.T, entity_count=ENTITIES, relation_count=STORED_RELATIONS)
+ALL = Guide(proposals=ENTITIES, answers=ENTITIES, sample=0)
+
+each_norm = pytest.mark.parametrize("norm", NORMS)
+each_shape = pytest.mark.parametrize("name", SHAPES)
+
+
+def parts(norm: NormName = "product", seed: int = 0) -> tuple[Any, Tree]:
+    options = Settings(dimension=3, t_norm=norm, beam=ENTITIES, least=0.0, unseen=0.7, certain=0.9)
+    tree: Tree = with_random_weights(Tree(ENTITIES, 2 * STORED_RELATIONS, options).double().eval(), seed)
+    tree.attach(EDGES)
+    own = replace(q2p.PRESETS["default"], dimension=8)
+    vectors: Any = with_random_weights(q2p.Q2P(ENTITIES, 2 * STORED_RELATIONS, own).double().eval(), seed)
+    return vectors, tree
+
+
+def guided(guide: Guide = ALL, norm: NormName = "product", seed: int = 0) -> Guided:
+    return Guided(*parts(norm, seed), EDGES, guide).eval()
+
+
+def clamped(scores: Any) -> Any:
+    return np.maximum(scores, -1e3)
+
+
+@each_norm
+@each_shape
+def test_told_everything_it_is_the_full_search(norm: NormName, name: str) -> None:
+    several = random_queries(SHAPES[name], 5)
+    expected = clamped(scores_of(parts(norm)[1], several))
+    np.testing.assert_allclose(scores_of(guided(norm=norm), several), expected, rtol=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(queries(ENTITIES, STORED_RELATIONS))
+def test_of_any_tree(query: Query) -> None:
+    expected = clamped(scores_of(parts()[1], [query]))
+    np.testing.assert_allclose(scores_of(guided(), [query]), expected, rtol=1e-9)
+
+
+@each_shape
+def test_a_sample_of_all_is_all(name: str) -> None:
+    """With what is stored summed by itself."""
+    several = random_queries(SHAPES[name], 4)
+    whole = scores_of(guided(replace(ALL, sample=ENTITIES)), several)
+    np.testing.assert_allclose(whole, scores_of(guided(), several), rtol=1e-9)
+
+
+def test_one_hop_is_scored_for_what_is_proposed_and_the_others_follow_as_the_vectors_rank_them() -> None:
+    vectors, tree = parts()
+    model = Guided(vectors, tree, EDGES, replace(ALL, answers=2)).eval()
+    several = random_queries(SHAPES["1p"], 6)
+    scores, full, by_vectors = (scores_of(one, several) for one in (model, tree, vectors))
+    for row, truths, ranked in zip(scores, full, by_vectors, strict=True):
+        proposed = row > -5e3
+        assert 2 <= proposed.sum() <= 4  # the best two of each of two particles
+        assert ranked.argmax() in proposed.nonzero()[0]
+        np.testing.assert_allclose(row[proposed], truths[proposed], rtol=1e-6)
+        others = np.flatnonzero(~proposed)
+        assert list(others[np.argsort(-row[others])]) == list(others[np.argsort(-ranked[others])])
+
+
+def test_what_is_proposed_twice_counts_once() -> None:
+    """With a co-norm over branches and a t-norm over hops nothing is counted twice: the most true u decides."""
+    few, whole = guided(replace(ALL, proposals=ENTITIES)), parts()[1]
+    several = random_queries(SHAPES["2p"], 6)
+    np.testing.assert_allclose(scores_of(few, several), clamped(scores_of(whole, several)), rtol=1e-9)
+
+
+def test_several_shapes_at_once_are_each_alone() -> None:
+    model = guided(Guide(proposals=2, answers=3, sample=3))
+    batch = {
+        SHAPES[name]: np.array([[0, 1, 2, 3, 1, 0, 2, 1][:width], [1, 0, 3, 2, 0, 1, 3, 0][:width]])
+        for name, width in (("1p", 2), ("2p", 3), ("2i", 4), ("2u", 4))
+    }
+    together = score_all(model, batch, ENTITIES)
+    for shape, ids in batch.items():
+        for row in range(len(ids)):
+            alone = score_all(model, {shape: ids[row : row + 1]}, ENTITIES)[shape].scores[0]
+            torch.testing.assert_close(together[shape].scores[row], alone)
+
+
+def test_chosen_entities() -> None:
+    model = guided()
+    state = model.project(model.anchor(torch.tensor([0, 1])), torch.tensor([0, 2]))
+    every: Tensor = model.score(state)
+    for chosen in (torch.tensor([3, 0]), torch.tensor([[1, 2], [4, 0]])):
+        torch.testing.assert_close(model.score(state, chosen), every.gather(1, chosen.expand(2, -1)))
+
+
+def test_a_search_without_edges_is_refused() -> None:
+    vectors, _ = parts()
+    with pytest.raises(UsageError, match="attach"):
+        Guided(vectors, Tree(ENTITIES, 2 * STORED_RELATIONS, Settings(dimension=3)), EDGES)
