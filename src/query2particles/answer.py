@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -53,8 +53,9 @@ __all__ = [
     "predict",
 ]
 
-Method: TypeAlias = Literal["exact", "neural", "both"]
-"""Stored facts alone; the model's ranking alone; or the model's ranking beside what stored facts say."""
+Method: TypeAlias = Literal["exact", "neural", "both", "best", "fast"]
+"""Stored facts alone; the model's ranking alone; or the model's ranking beside what stored facts say: by all parts of a
+joined run, as `both` does too, or by its vectors alone."""
 
 Status: TypeAlias = Literal["known", "supported", "predicted"]
 Only: TypeAlias = Literal["known", "predicted"]
@@ -220,24 +221,17 @@ class Reasoner:
         calibration: Calibration | None = None,
         split: Split = "test",
         unions: Unions = "native",
+        fast: Reasoner | None = None,
     ) -> None:
+        self.fast = fast
+        """Of a joined run: the same with its vectors alone."""
         self.graph, self.lexicon, self.split = graph, Lexicon(graph), split
         self.run, self.model, self.calibration, self.unions = run, model, calibration, unions
         self._remembered = lru_cache(_REMEMBERED)(self._parsed)
 
     @staticmethod
-    def open(
-        path: str | Path,
-        *,
-        graph: str | None = None,
-        device: str = "cpu",
-        split: Split = "test",
-        fast: bool = False,
-    ) -> Reasoner:
-        """Of a run folder, or of a graph, which only has exact answers.
-
-        `graph` says where a run's graph has moved; `fast` takes the vectors alone of runs that answer together.
-        """
+    def open(path: str | Path, *, graph: str | None = None, device: str = "cpu", split: Split = "test") -> Reasoner:
+        """Of a run folder, or of a graph, which only has exact answers. `graph` says where a run's graph has moved."""
         folder = Path(path)
         try:
             opened = open_graph(path)
@@ -248,19 +242,22 @@ class Reasoner:
                 raise UsageError(f"no run (q2p train makes one), and no graph either: {error}") from error
             from query2particles.calibration import read_calibration
             from query2particles.joined import Joined, open_run
+            from query2particles.methods.joint import Joint
 
             run = open_run(folder)
-            if fast and isinstance(run, Joined):
-                run = run.vectors
             own = run.graph(graph)
-            return Reasoner(
-                own,
-                model=run.model(own, device),
-                run=run,
-                calibration=read_calibration(run),
-                split=split,
-                unions=run.config.training.unions,
-            )
+            model = run.model(own, device)
+
+            def reasoner(run: Run, model: Model[Any], fast: Reasoner | None = None) -> Reasoner:
+                unions = run.config.training.unions
+                calibration = read_calibration(run)
+                return Reasoner(
+                    own, model=model, run=run, calibration=calibration, split=split, unions=unions, fast=fast
+                )
+
+            if isinstance(run, Joined) and isinstance(model, Joint):
+                return reasoner(run, model, reasoner(run.vectors, model.vectors))
+            return reasoner(run, model)
         if graph is not None:
             raise UsageError(f"{path} is a graph itself; leave out the other one ({graph})")
         return Reasoner(opened, split=split)
@@ -281,7 +278,11 @@ class Reasoner:
         found: list[Answered | Query2ParticlesError | None] = [None] * len(questions)
         exact: list[tuple[int, Question, _Parsed]] = []
         ranked: list[tuple[int, Question, _Parsed]] = []
+        fast: dict[int, Question] = {}
         for number, question in enumerate(questions):
+            if question.method == "fast" and self.fast is not None:
+                fast[number] = question
+                continue
             try:
                 self._check(question)
                 parsed = self._understood(question.text, question.syntax)
@@ -291,6 +292,10 @@ class Reasoner:
             (exact if question.method == "exact" or self.model is None else ranked).append((number, question, parsed))
         for number, one in [*self._exact(exact), *self._ranked(ranked)]:
             found[number] = one
+        if self.fast is not None and fast:
+            found_fast = self.fast.answer_many([replace(question, method="both") for question in fast.values()])
+            for number, one in zip(fast, found_fast, strict=True):
+                found[number] = replace(one, method="fast") if isinstance(one, Answered) else one
         return [one for one in found if one is not None]
 
     def explain(self, question: Question | str | Query, entity: int, *, threshold: float = 0.5) -> Evidence:
@@ -336,6 +341,8 @@ class Reasoner:
         from query2particles.engine.scored import score_all
 
         asked = _as_question(question)
+        if self.fast is not None:  # which has particles
+            return self.fast.map(replace(asked, method="both" if asked.method in ("best", "fast") else asked.method))
         if not isinstance(self.model, Factored):
             raise UsageError("a map needs a trained run whose method has particles; name one in place of a graph")
         if asked.method == "exact":
@@ -398,6 +405,11 @@ class Reasoner:
             raise UsageError(f"a probability is between 0 and 1, not {question.minimum_probability}")
         if self.model is None and question.method == "neural":
             raise UsageError("a graph alone has exact answers only; name a run, or the method exact")
+        if question.method == "best" and self.fast is None:
+            raise UsageError(
+                "best asks the parts of a joined run: train one (q2p train GRAPH --method best --out RUN), or join two "
+                "(q2p join)"
+            )
         ranked = self.model is not None and question.method != "exact"
         if ranked and self.calibration is None and question.minimum_probability > 0:
             raise UsageError("the run is not calibrated, so nothing has a probability: q2p calibrate RUN")

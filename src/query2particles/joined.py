@@ -13,6 +13,8 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import chain
+from math import isfinite
 from pathlib import Path
 from typing import Any, cast
 
@@ -115,10 +117,10 @@ def open_run(folder: Path) -> Run:
         if document["format"] != _FORMAT:
             raise RunError(f"{path} is in format {quoted(document['format'])}, this version reads {_FORMAT}; join anew")
         weights = tuple(tuple(map(float, row)) for row in document["weights"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise RunError(f"{path} cannot be read ({quoted(error)}); restore it, or join the parts again") from error
-    if [len(row) for row in weights] != [len(FEATURES)] * FAMILIES:
-        raise RunError(f"{path} does not have {FAMILIES} rows of {len(FEATURES)} weights; join the parts again")
+    if [len(row) for row in weights] != [len(FEATURES)] * FAMILIES or not all(map(isfinite, chain(*weights))):
+        raise RunError(f"{path} does not have {FAMILIES} rows of {len(FEATURES)} finite weights; join the parts again")
     vectors, links = (Run.open(folder / name) for name in PARTS)
     return _joined(folder, vectors, links, weights)
 
@@ -145,6 +147,7 @@ def join(
         )
     nothing = torch.zeros(FAMILIES, len(FEATURES))
     weights, fits = fit_weights(_joint(vectors, links, graph, nothing).to(device), *validation, progress=progress)
+    (folder / JOINED).unlink(missing_ok=True)  # of an earlier join, whose weights are not those of new parts
     vectors, links = (_placed(run, folder / name) for name, run in zip(PARTS, (vectors, links), strict=True))
     joined = _joined(folder, vectors, links, tuple(map(tuple, weights.tolist())))
     write_json(

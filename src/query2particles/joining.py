@@ -24,6 +24,7 @@ from torch import Tensor
 
 from query2particles.engine.exact import Batch
 from query2particles.engine.execute import execute
+from query2particles.engine.method import lacking
 from query2particles.engine.plan import compile_shapes
 from query2particles.engine.ranks import ids_for, scoring
 from query2particles.graph.edges import Ints
@@ -76,12 +77,16 @@ def fit_weights(
 ) -> tuple[Tensor, dict[int, FamilyFit]]:
     """The weights (families, features) that suit these queries, and how each family came out.
 
-    Families that none of them belongs to take the weights that suit all queries together.
+    Shapes with operators that a part lacks are left out. Families that no query belongs to take the weights that suit
+    all queries together.
     """
     generator = torch.Generator().manual_seed(seed)
     found: dict[int, list[_Candidates]] = {}
     with scoring(model):
         for shape, ids in batch.items():
+            if lacking(model.operators, shape):
+                progress(len(ids))
+                continue
             for family, some in _candidates(model, shape, ids, labels[shape], generator, progress):
                 found.setdefault(family, []).append(some)
     with torch.inference_mode(mode=False):

@@ -69,7 +69,7 @@ def test_a_conversation(shell: Shell, capsys: pytest.CaptureFixture[str], tmp_pa
         (":k none", "how many answers"),
         (":k 0", "from 1 on"),
         (":k -5", "from 1 on"),
-        (":method guess", "exact, neural, both; it is both now"),
+        (":method guess", "exact, neural, both, best, fast; it is both now"),
         (":only some", "known, predicted or all; it is all now"),
         (":save", "name of a new file"),
         (":what", "there are :explain, :k"),

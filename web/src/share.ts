@@ -1,7 +1,7 @@
 /** What a link holds: the question and how its answers are asked for. It stands behind the #, so no server's log has it. */
 
 export type Only = "known" | "predicted";
-export type Method = "both" | "exact" | "neural";
+export type Method = "both" | "exact" | "neural" | "fast";
 
 export interface Asked {
   readonly question: string;
@@ -38,7 +38,7 @@ export function fromHash(hash: string): Asked {
   return {
     question: parts.get("q") ?? "",
     k: AMOUNTS.find((amount) => amount === k) ?? NOTHING_ASKED.k,
-    method: oneOf(["both", "exact", "neural"], parts.get("method")) ?? NOTHING_ASKED.method,
+    method: oneOf(["both", "exact", "neural", "fast"], parts.get("method")) ?? NOTHING_ASKED.method,
     only: oneOf(["known", "predicted"], parts.get("only")),
     minimum: minimum > 0 && minimum <= 1 ? minimum : 0,
     run: parts.get("run"),

@@ -15,7 +15,6 @@ from query2particles.cli.root import Json, Seed, SplitName, Stopped, app, split_
 from query2particles.errors import QueryError, SourceError, UsageError
 
 if TYPE_CHECKING:
-    from query2particles.answer import Method
     from query2particles.demo import Drawn, Guessed
     from query2particles.evaluate import Evaluation
     from query2particles.graph.graph import Graph
@@ -36,12 +35,6 @@ class MethodName(StrEnum):
     both = "both"
     best = "best"
     fast = "fast"
-
-
-_ASKED: Mapping[MethodName | None, Method] = {
-    **{MethodName.exact: "exact", MethodName.neural: "neural"},
-    **dict.fromkeys((None, MethodName.both, MethodName.best, MethodName.fast), "both"),
-}
 
 
 class OnlyName(StrEnum):
@@ -182,17 +175,13 @@ def answer(
 
     if bool(queries) == (file is not None):
         raise UsageError("name either a QUERY or a --file of them")
-    reasoner = Reasoner.open(source, graph=graph, split=split_of(split), fast=method is MethodName.fast)
-    if method is MethodName.best and (reasoner.run is None or reasoner.run.config.method != method.value):
-        raise UsageError(
-            f"{source} is no joined run: train one (q2p train GRAPH --method best --out RUN), or join two (q2p join)"
-        )
+    reasoner = Reasoner.open(source, graph=graph, split=split_of(split))
     asked = list(enumerate(queries, start=1)) if queries else list(_questions(file))
     question = Question(
         "",
         syntax.value if syntax else None,
         k,
-        _ASKED[method],
+        method.value if method else "both",
         only.value if only else None,
         min_probability,
     )

@@ -41,7 +41,7 @@ _HELP = """\
 QUERY           a question in any of the syntaxes; Tab completes names
 :explain N      the facts behind the N-th answer
 :k N            how many answers to name
-:method NAME    exact, neural or both
+:method NAME    exact, neural or both; of a joined run also best or fast
 :only NAME      known or predicted answers; `all` shows both again
 :save FILE      write the last answers to a new file, as JSON
 :help           this
@@ -195,7 +195,7 @@ _COMMANDS: Mapping[str, Callable[[Shell, str], None]] = MappingProxyType(
         "quit": Shell._quit,
     }
 )
-_CHOICES = {"method": ("exact", "neural", "both"), "only": ("known", "predicted", "all")}
+_CHOICES = {"method": ("exact", "neural", "both", "best", "fast"), "only": ("known", "predicted", "all")}
 
 
 def _whole_number(text: str, otherwise: str) -> int:

@@ -39,6 +39,7 @@ __all__ = [
 Probability = Annotated[float, Field(ge=0, le=1)]
 RunName = Annotated[str | None, Field(description="One of /v1/runs; without it, the default.", max_length=200)]
 Status = Literal["known", "supported", "predicted"]
+Method = Literal["exact", "neural", "both", "best", "fast"]
 
 
 class Incoming(BaseModel):
@@ -60,8 +61,10 @@ class Quest(Asked):
     """A question, and what is wanted of its answers."""
 
     k: int = Field(10, ge=1, description="How many answers to name.")
-    method: Literal["exact", "neural", "both"] = Field(
-        "both", description="exact: what follows from stored facts; neural: the model's ranking alone."
+    method: Method = Field(
+        "both",
+        description="exact: what follows from stored facts; neural: the model's ranking alone; best, fast: as both, by "
+        "all parts of a joined run, or by its vectors alone.",
     )
     only: Literal["known", "predicted"] | None = Field(None, description="Leave out the others.")
     minimum_probability: Probability = Field(0.0, description="Leave out what is less likely.")
@@ -135,7 +138,7 @@ class AnswerBody(Outgoing):
     question: str
     query: str = Field(description="The question in the path syntax, in canonical form.")
     shape: str
-    method: Literal["exact", "neural", "both"]
+    method: Method
     total: int = Field(ge=0, description="How many answers follow from stored facts.")
     answers: list[AnswerRow]
     warning: str | None = None

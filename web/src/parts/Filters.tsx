@@ -6,6 +6,8 @@ interface FiltersProps {
   readonly asked: Asked;
   /** Without a model there are no guesses to filter. */
   readonly hasModel: boolean;
+  /** Whether particles are one part among others, which can be asked alone. */
+  readonly isJoined: boolean;
   /** Without a calibration nothing has a probability. */
   readonly isCalibrated: boolean;
   change(part: Partial<Asked>): void;
@@ -22,8 +24,9 @@ const METHODS: readonly (readonly [Method, string])[] = [
   ["exact", "stored facts"],
   ["neural", "the model"],
 ];
+const OF_A_JOINED_RUN: readonly (readonly [Method, string])[] = [...METHODS, ["fast", "particles alone"]];
 
-export function Filters({ asked, hasModel, isCalibrated, change }: FiltersProps) {
+export function Filters({ asked, hasModel, isJoined, isCalibrated, change }: FiltersProps) {
   const id = useId();
   return (
     <div className="filters" role="group" aria-label="Filters">
@@ -62,7 +65,7 @@ export function Filters({ asked, hasModel, isCalibrated, change }: FiltersProps)
             value={asked.method}
             onChange={(event) => change({ method: event.target.value as Method })}
           >
-            {METHODS.map(([method, word]) => (
+            {(isJoined ? OF_A_JOINED_RUN : METHODS).map(([method, word]) => (
               <option key={method} value={method}>
                 {word}
               </option>

@@ -83,7 +83,13 @@ export function Results({ workbench, examples, run }: ResultsProps) {
           </div>
         </div>
         <p className="quiet summary">{summaryOf(answered)}</p>
-        <Filters asked={asked} hasModel={hasModel} isCalibrated={run?.calibrated ?? false} change={change} />
+        <Filters
+          asked={asked}
+          hasModel={hasModel}
+          isJoined={run?.method === "best"}
+          isCalibrated={run?.calibrated ?? false}
+          change={change}
+        />
         <Answers answered={answered} isStale={isStale && error !== null} selected={name} select={select} />
       </section>
       <section ref={panel} className="card why" aria-label="Why and where">
