@@ -16,7 +16,7 @@ from query2particles.query.algebra import GROUP_NAMES
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["plot_spread", "plot_times", "plot_training"]
+__all__ = ["plot_search", "plot_spread", "plot_times", "plot_training"]
 
 _GROUPS = {"epfo": ("EPFO", "tab:blue"), "negation": ("negation", "tab:orange")}
 """The averages that are drawn, what people call them, and their colours."""
@@ -81,6 +81,38 @@ def plot_times(times: Mapping[int, Mapping[str, Mapping[str, float]]], target: P
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("milliseconds a query")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", fontsize="small", frameon=False)
+    _save(figure, target)
+
+
+def plot_search(
+    curve: Mapping[int, Mapping[str, float]], figures: Mapping[str, float], target: Path, *, caption: str
+) -> None:
+    """What guided search finds and how fast, by the number of proposals, beside the other ways to answer."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import StrMethodFormatter
+
+    figure = Figure(figsize=(12, 4.8), layout="constrained")
+    figure.supxlabel(textwrap.fill(caption, 200), fontsize="x-small")
+    found, speed = panels = figure.subplots(1, 2, sharex=True)
+    for name, colour in _GROUPS.values():
+        points = [own.get(f"{name} MRR", math.nan) for own in curve.values()]
+        found.plot(list(curve), points, color=colour, marker="o", label=f"{name}, guided")
+        for other, dashes in (("tree", "--"), ("best", "-."), ("fast", ":")):
+            if f"{other} {name} MRR" in figures:
+                found.axhline(figures[f"{other} {name} MRR"], color=colour, linestyle=dashes, label=f"{name}, {other}")
+    speed.plot(list(curve), [own["queries/s"] for own in curve.values()], color="tab:gray", marker="o", label="guided")
+    for other, dashes in (("tree", "--"), ("best", "-."), ("fast", ":")):
+        speed.axhline(figures[f"{other} queries/s"], color="tab:gray", linestyle=dashes, label=other)
+    found.set(title="Validation", ylabel="mean reciprocal rank (%)", ylim=(0, None))
+    speed.set(title="Speed", ylabel="queries a second", yscale="log")
+    for axes in panels:
+        axes.set_xscale("log", base=2)
+        axes.set(xlabel="proposals of each particle, m")
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    speed.legend(fontsize="small", frameon=False)
+    figure.legend(*found.get_legend_handles_labels(), loc="outside right center", fontsize="small", frameon=False)
     _save(figure, target)
 
 

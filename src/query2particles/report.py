@@ -37,6 +37,8 @@ _HEADINGS = {
     "answer-cpu": "Answers on a CPU",
     "answer-methods-cuda": "Answers of all methods on a GPU",
     "answer-methods-cpu": "Answers of all methods on a CPU",
+    "search-cuda": "The ways of a joined run on a GPU",
+    "search-cpu": "The ways of a joined run on a CPU",
     "serve": "The server under load",
     "soak": "The server in the long run",
 }
@@ -57,6 +59,9 @@ _WORDS = {
     "(`q2p bench answer`).",
     "answer-methods": "From the ids of a query to its ten best answers, by method and shape; empty where a method "
     "lacks an operator (`q2p bench answer --all-methods`).",
+    "search": "A joined run by all parts (`best`), by its vectors (`fast`), by full search (`tree`), and by search "
+    "that the vectors guide, by the number of proposals m: what it finds of validation queries, and how fast "
+    "(`q2p bench search --run RUN`).",
     "serve": "A server of a model of FB15k-237's size and 32 connections that ask in turn, on the same cores, with "
     "micro-batching and without it in one run (`q2p bench serve`).",
     "soak": "The same with good, bad and huge requests side by side: what is answered, what is lost, what memory does "

@@ -27,11 +27,12 @@ class BenchName(StrEnum):
     train = "train"
     evaluate = "evaluate"
     answer = "answer"
+    search = "search"
     serve = "serve"
     soak = "soak"
 
 
-_ON_A_DEVICE = (BenchName.train, BenchName.evaluate, BenchName.answer)
+_ON_A_DEVICE = (BenchName.train, BenchName.evaluate, BenchName.answer, BenchName.search)
 _OF_ALL_METHODS = (BenchName.train, BenchName.answer)
 _OF_A_SERVER = (BenchName.serve, BenchName.soak)
 _COUNT = 5000
@@ -50,7 +51,7 @@ Settings = Annotated[
 def bench(
     name: Annotated[
         BenchName,
-        typer.Argument(metavar="NAME", help="exact, sample, import, train, evaluate, answer, serve, soak."),
+        typer.Argument(metavar="NAME", help="exact, sample, import, train, evaluate, answer, search, serve, soak."),
     ],
     data: Data = None,
     device: Device = DeviceName.auto,
@@ -61,6 +62,9 @@ def bench(
     seconds: Annotated[
         float | None,
         typer.Option(min=1, help="Of `bench serve`, each way, and of `bench soak`.", show_default="60, 600"),
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Of `bench search`: the joined run that is measured.")
     ] = None,
     settings: Settings = None,
     all_methods: Annotated[
@@ -78,10 +82,15 @@ def bench(
 
     if all_methods and name not in _OF_ALL_METHODS:
         raise UsageError(f"bench answer and bench train compare all methods; leave out --all-methods for {name.value}")
+    if (run is not None) != (name is BenchName.search):
+        raise UsageError("bench search, and no other, measures a joined run, which --run names")
     ending = ""
     if name in _ON_A_DEVICE:
         where = device_named(device)
-        result = _bench_of_a_model(name, data, where, count, settings or [], all_methods)
+        if run is not None:
+            result = _bench_of_a_run(run, where, count, settings)
+        else:
+            result = _bench_of_a_model(name, data, where, count, settings or [], all_methods)
         ending = f"-{where}"
     elif name in _OF_A_SERVER:
         result = _bench_of_a_server(name, data, seconds, count, settings or [])
@@ -92,6 +101,8 @@ def bench(
         write_json(target, result.as_json())
         if all_methods and name is BenchName.answer:
             _draw_times(result, target.with_suffix(".png"))
+        elif name is BenchName.search:
+            _draw_search(result, target.with_suffix(".png"))
     if json:
         print_json(result.as_json())
     elif all_methods and name is BenchName.answer:
@@ -103,12 +114,36 @@ def bench(
 def _draw_times(result: Bench, target: Path) -> None:
     from query2particles.plot import plot_times
     from query2particles.report import method_times
+
+    if _can_draw():
+        plot_times(method_times(result.figures), target, caption=f"{result.about}; {result.machine}")
+
+
+def _draw_search(result: Bench, target: Path) -> None:
+    from query2particles.bench.searching import guided_curve
+    from query2particles.plot import plot_search
+
+    if _can_draw():
+        caption = f"{result.about}; {result.machine}"
+        plot_search(guided_curve(result.figures), result.figures, target, caption=caption)
+
+
+def _can_draw() -> bool:
     from query2particles.show import note
 
     if find_spec("matplotlib") is None:
         note("note: there is no matplotlib here, so no picture")
-        return
-    plot_times(method_times(result.figures), target, caption=f"{result.about}; {result.machine}")
+        return False
+    return True
+
+
+def _bench_of_a_run(run: Path, device: str, count: int | None, settings: list[str] | None) -> Bench:
+    from query2particles.bench.searching import bench_search
+    from query2particles.show import note
+
+    if settings:
+        raise UsageError("bench search measures a run as it is: leave out --set")
+    return bench_search(run, device, count=count, say=note)
 
 
 def _bench_without_a_model(name: BenchName, data: Path | None, count: int, triples: int) -> Bench:

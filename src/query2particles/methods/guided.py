@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from query2particles.engine.ranks import all_scores
 from query2particles.errors import UsageError
 from query2particles.graph.edges import Edges
-from query2particles.methods.tree import Tree
+from query2particles.methods.tree import Stored, Tree
 from query2particles.methods.truth import FALSE, negated
 from query2particles.query.algebra import Query
 
@@ -102,14 +102,13 @@ class Guided(nn.Module):
         self.kind = _kind_with(vectors.kind)
         self._stored = tree.stored
         self._entities = edges.entities
-        tails = torch.from_numpy(edges.tails.astype("int64"))
-        rows = torch.repeat_interleave(torch.from_numpy(edges.keys), torch.from_numpy(edges.row_lengths[:-1]))
-        self.register_buffer("_facts", rows * edges.entities + tails, persistent=False)  # ascending
         sample = torch.randperm(edges.entities, generator=torch.Generator().manual_seed(0))[: self.guide.sample]
+        places = torch.full((edges.entities,), -1).scatter(0, sample, torch.arange(len(sample)))
         self.register_buffer("_sample", sample, persistent=False)
+        self.register_buffer("_places", places, persistent=False)  # in the sample, of every entity; −1: it is not
 
-    _facts: Tensor
     _sample: Tensor
+    _places: Tensor
 
     def anchor(self, entities: Tensor) -> GuidedState:
         return GuidedState(self.vectors.anchor(entities), Entities(entities))
@@ -177,31 +176,38 @@ class Guided(nn.Module):
         """As logarithms, p(u, r, v) of entities (n, k) and (n, m) under relations (n,): (n, k, m)."""
         links, settings = self.tree.links, self.tree.settings
         heads, r = u.flatten(), relations[:, None].expand_as(u).flatten()
+        stored = self._stored.of(heads, r)
         led = links.project(links.anchor(heads), r)  # (n · k, d)
-        log_total, stored = self._log_totals(heads, r, led)
         scores = led.view(*u.shape, -1) @ links.entities[v].mT  # (n, k, m)
-        expected = stored.to(scores.dtype).clamp(min=settings.unseen).log()
-        p = scores + (expected - log_total).view(*u.shape, 1)
-        keys = (heads * len(links.relations) + r).view(*u.shape, 1) * self._entities + v[:, None]
-        at = torch.searchsorted(self._facts, keys).clamp(max=len(self._facts) - 1)
-        return torch.where(self._facts[at] == keys, 0.0, p.clamp(max=math.log(settings.certain)))
+        expected = stored.counts.to(scores.dtype).clamp(min=settings.unseen).log()
+        p = scores + (expected - self._log_totals(led, stored)).view(*u.shape, 1)
+        return torch.where(self._known(u.shape[1], stored, v), 0.0, p.clamp(max=math.log(settings.certain)))
 
-    def _log_totals(self, heads: Tensor, relations: Tensor, led: Tensor) -> tuple[Tensor, Tensor]:
-        """As logarithms, Z of heads and relations (n,), and how many of their tails are stored."""
+    def _known(self, k: int, stored: Stored, v: Tensor) -> Tensor:
+        """Of k heads of each query, which of its entities v (n, m) are stored as tails: (n, k, m)."""
+        n, m = v.shape
+        numbers = torch.arange(m, device=v.device).expand(n, m)
+        places = v.new_full((n, self._entities), -1).scatter(1, v, numbers)
+        place = places[stored.pairs // k, stored.tails]
+        found = torch.zeros(n * k, m, dtype=torch.bool, device=v.device)
+        found[stored.pairs[place >= 0], place[place >= 0]] = True
+        once = places.gather(1, v)  # an entity that comes more than once has one place
+        return found.view(n, k, m).gather(2, once[:, None].expand(n, k, m))
+
+    def _log_totals(self, led: Tensor, stored: Stored) -> Tensor:
+        """As logarithms, Z of heads and relations (n,), given where they lead."""
         table = self.tree.links.entities
-        pairs, tails, counts = self._stored.of(heads, relations)
         if not len(self._sample):
-            return (led @ table.T).logsumexp(1), counts
-        others = led @ table[self._sample].T  # (n, sample)
-        keys = (heads * len(self.tree.links.relations) + relations)[:, None] * self._entities + self._sample
-        at = torch.searchsorted(self._facts, keys).clamp(max=len(self._facts) - 1)
-        unstored = self._facts[at] != keys
-        each = (self._entities - counts) / unstored.sum(1).clamp(min=1)  # that one of the sample stands for
-        rest = others.masked_fill(~unstored, -torch.inf).logsumexp(1) + each.log()
-        scores = (led[pairs] * table[tails]).sum(1)
-        highest = rest.clone().scatter_reduce(0, pairs, scores, "amax")
-        known = torch.zeros_like(rest).index_add(0, pairs, (scores - highest[pairs]).exp())
-        return highest + (known + (rest - highest).exp()).log(), counts
+            return (led @ table.T).logsumexp(1)
+        place = self._places[stored.tails]
+        among = torch.zeros(len(led), len(self._sample), dtype=torch.bool, device=led.device)
+        among[stored.pairs[place >= 0], place[place >= 0]] = True
+        each = (self._entities - stored.counts) / (~among).sum(1).clamp(min=1)  # that one of the sample stands for
+        rest = (led @ table[self._sample].T).masked_fill(among, -torch.inf).logsumexp(1) + each.log()
+        scores = (led[stored.pairs] * table[stored.tails]).sum(1)
+        highest = rest.scatter_reduce(0, stored.pairs, scores, "amax")
+        known = torch.zeros_like(rest).index_add(0, stored.pairs, (scores - highest[stored.pairs]).exp())
+        return highest + (known + (rest - highest).exp()).log()
 
 
 def _repeated(ids: Tensor) -> Tensor:

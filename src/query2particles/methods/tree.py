@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from query2particles.graph.edges import Edges, Ints
 from query2particles.methods.search import SearchSettings, TreeSearch
 from query2particles.methods.truth import FALSE
 
-__all__ = ["Settings", "Tree"]
+__all__ = ["Settings", "Stored", "Tree"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +87,20 @@ class Tree(TreeSearch):
         """Of n heads and relations (n,) with every tail: log p (n, N)."""
         if self.stored is None:
             raise UsageError("the model does not know what is stored; call attach(edges) first")
-        pairs, tails, counts = self.stored.of(heads, relations)
-        c = counts.to(self.links.entities.dtype).clamp(min=self.settings.unseen)
+        stored = self.stored.of(heads, relations)
+        c = stored.counts.to(self.links.entities.dtype).clamp(min=self.settings.unseen)
         scores = self.links.score(self.links.project(self.links.anchor(heads), relations))
         p = (scores.log_softmax(-1) + c.log()[:, None]).clamp_(max=math.log(self.settings.certain))
-        p[pairs, tails] = 0.0
+        p[stored.pairs, stored.tails] = 0.0
         return p
+
+
+class Stored(NamedTuple):
+    """All tails of n pairs of a head and a relation."""
+
+    pairs: Tensor  # (tails,) of which pair each is
+    tails: Tensor  # (tails,)
+    counts: Tensor  # (n,) how many every pair has
 
 
 class StoredTails(nn.Module):
@@ -109,14 +117,14 @@ class StoredTails(nn.Module):
     offsets: Tensor
     tails: Tensor
 
-    def of(self, heads: Tensor, relations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """All tails of n pairs (n,): of which pair each is, the tails themselves, and how many every pair has."""
+    def of(self, heads: Tensor, relations: Tensor) -> Stored:
+        """Of n pairs (n,)."""
         wanted = heads * self._relations + relations
         rows = torch.searchsorted(self.keys, wanted).clamp(max=len(self.keys) - 1)
         counts = torch.where(self.keys[rows] == wanted, self.offsets[rows + 1] - self.offsets[rows], 0)
         pairs = torch.repeat_interleave(torch.arange(len(wanted), device=wanted.device), counts)
         within = torch.arange(len(pairs), device=wanted.device) - (counts.cumsum(0) - counts)[pairs]
-        return pairs, self.tails[self.offsets[rows][pairs] + within], counts
+        return Stored(pairs, self.tails[self.offsets[rows][pairs] + within], counts)
 
     def _keep(self, name: str, values: Ints) -> None:
         self.register_buffer(name, torch.from_numpy(values.astype(np.int64)), persistent=False)

@@ -1,0 +1,117 @@
+"""`q2p bench search`: what the ways of a joined run find, and how fast: all parts, vectors, search, guided search.
+
+Guided search is measured for several numbers of proposals m; what counts is how much of full search's MRR it keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from query2particles.bench.models import median_seconds
+from query2particles.bench.record import Bench, Say, significant
+from query2particles.engine.exact import Batch
+from query2particles.engine.ranks import best_of, rows_at_once, scoring
+from query2particles.engine.scored import score_all
+from query2particles.errors import UsageError, WorkloadError
+from query2particles.evaluate import evaluate
+from query2particles.joined import BEST, FAST, GUIDED, Joined, open_run
+from query2particles.methods.registry import Model
+from query2particles.provenance import machine
+from query2particles.query.algebra import GROUP_NAMES, Query
+from query2particles.train import validation_set
+from query2particles.workload.labels import Labels
+
+__all__ = ["PROPOSALS", "bench_search", "guided_curve"]
+
+PROPOSALS = (4, 8, 16, 32, 64, 128, 256)
+_BEST_ANSWERS = 10
+_COUNT = {"cpu": 10, "cuda": 500}
+"""Validation queries of each shape."""
+
+_TOGETHER = 256
+_FULL = "tree"
+
+
+def bench_search(
+    folder: Path,
+    device: torch.device | str = "cpu",
+    *,
+    count: int | None = None,
+    proposals: tuple[int, ...] = PROPOSALS,
+    say: Say = print,
+) -> Bench:
+    """MRR on validation queries, and queries a second from ids to the best ten, of every way to answer."""
+    where = torch.device(device)
+    run = open_run(folder)
+    if not isinstance(run, Joined):
+        raise UsageError(f"{folder} is no joined run: q2p train GRAPH --method {BEST}, or q2p join, makes one")
+    graph = run.graph()
+    most = count or _COUNT[where.type]
+    validation = validation_set(graph, replace(run.config.training, validation_queries=most))
+    if validation is None:
+        raise WorkloadError(f"{graph.name} has no validation facts to ask for")
+    result = Bench(
+        "search",
+        machine(where.type),
+        f"{where.type}, {graph.name}, {len(graph.entities):,} entities, {sum(map(len, validation[0].values())):,} "
+        f"validation queries of {len(validation[0])} shapes; from ids to the best {_BEST_ANSWERS}, at most {_TOGETHER} "
+        "queries at a time; m: proposals of each particle, four times as many for the answers",
+        compares="share of full search's MRR",
+    )
+    full: dict[str, float] = {}
+    for method in (_FULL, FAST, BEST):
+        say(method)
+        found = _measure(result, method, run.answered_by(method).model(graph, where), validation, len(graph.entities))
+        full = full or found
+    kept: dict[int, float] = {}
+    for m in proposals:
+        say(f"{GUIDED}, m = {m}")
+        guided = run.answered_by(GUIDED, [f"proposals={m}", f"answers={4 * m}"])
+        found = _measure(result, f"m={m}", guided.model(graph, where), validation, len(graph.entities))
+        for group in full:
+            result.ratios[f"m={m} {group}"] = significant(found[group] / max(full[group], 1e-9))
+        kept[m] = result.ratios[f"m={m} {GROUP_NAMES['all']}"]
+    enough = [m for m, share in kept.items() if share >= 0.99]
+    if enough:
+        result.figures["smallest m that keeps 99 %"] = min(enough)
+    return result
+
+
+def guided_curve(figures: Mapping[str, float]) -> dict[int, dict[str, float]]:
+    """By m, what was measured of it: from figures such as `m=16 EPFO MRR`."""
+    found: dict[int, dict[str, float]] = {}
+    for name, value in figures.items():
+        first, _, what = name.partition(" ")
+        if first.startswith("m="):
+            found.setdefault(int(first.removeprefix("m=")), {})[what] = value
+    return found
+
+
+def _measure(
+    result: Bench, name: str, model: Model, validation: tuple[Batch, Mapping[Query, Labels]], entities: int
+) -> dict[str, float]:
+    """Take down the MRR of each group of shapes, which is returned, and the speed."""
+    batch, labels = validation
+    percentages = evaluate(model, batch, labels).percentages(4)
+    found = {GROUP_NAMES[group]: value for group, value in percentages.items()}
+    together = min(_TOGETHER, rows_at_once(model, entities))
+
+    def answer_all() -> None:
+        with scoring(model):
+            for shape, ids in batch.items():
+                for start in range(0, len(ids), together):
+                    some = {shape: ids[start : start + together]}
+                    best_of([(0, score_all(model, some, entities)[shape].scores)], _BEST_ANSWERS)[0].tolist()
+
+    device = next(iter(model.parameters())).device
+    if device.type == "cuda":
+        answer_all()  # what is captured or planned at first is no part of answering
+    seconds = median_seconds(answer_all, device, 3 if device.type == "cuda" else 1)
+    queries = sum(map(len, batch.values()))
+    result.figures |= {f"{name} {group} MRR": round(value, 2) for group, value in found.items()}
+    result.figures[f"{name} queries/s"] = significant(queries / seconds)
+    return found
