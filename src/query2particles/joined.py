@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from math import isfinite
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 
@@ -32,16 +32,18 @@ from query2particles.methods.joint import FAMILIES, FEATURES, Joint
 from query2particles.methods.registry import METHODS, Model
 from query2particles.methods.tree import Tree
 from query2particles.query.algebra import Query
-from query2particles.run import CALIBRATION, JOINED, Run
+from query2particles.run import CALIBRATION, JOINED, RELIABILITY, Run
 from query2particles.workload.labels import Labels
 
-__all__ = ["BEST", "FAST", "GUIDED", "PARTS", "Joined", "join", "open_run", "settings_of"]
+__all__ = ["BEST", "FAST", "GUIDED", "PARTS", "Joined", "check_place", "join", "open_run", "settings_of", "weighing"]
 
 BEST, FAST, GUIDED = "best", "fast", "guided"
 """What a joined run answers by: all parts; its vectors alone; a search that its vectors guide."""
 
 PARTS = {"vectors": "q2p", "links": "links"}
 """The folder of each part, and the method that it usually is."""
+
+Labelled: TypeAlias = tuple[Batch, Mapping[Query, Labels]]
 
 _FORMAT = 1
 _COPIED = ("config.json", "trace.jsonl", CALIBRATION, "best.safetensors")
@@ -101,8 +103,9 @@ def _guide(settings: Sequence[str]) -> Guide:
         key, _, value = setting.partition("=")
         if key not in known:
             raise UsageError(f"{GUIDED} has no setting {clipped(repr(key))}; it has {', '.join(sorted(known))}")
-        if not value.isdecimal() or (key != "sample" and int(value) == 0):
-            raise UsageError(f"{key} is a whole number{'' if key == 'sample' else ' above 0'}, not {clipped(value)}")
+        may_be_none = key in ("sample", "stored")
+        if not value.isdecimal() or (not may_be_none and int(value) == 0):
+            raise UsageError(f"{key} is a whole number{'' if may_be_none else ' above 0'}, not {clipped(value)}")
         found[key] = int(value)
     return Guide(**found)
 
@@ -130,7 +133,7 @@ def join(
     vectors: Run,
     links: Run,
     graph: Graph,
-    validation: tuple[Batch, Mapping[Query, Labels]] | None,
+    validation: Labelled | None,
     *,
     device: torch.device | str = "cpu",
     progress: Callable[[int], object] = lambda _: None,
@@ -139,12 +142,9 @@ def join(
 
     Parts that are not in the folder already are copied there. The file that makes it a joined run comes last.
     """
+    check_place(folder, vectors.folder, links.folder)
     _check_parts(vectors, links, graph)
-    if validation is None:
-        raise WorkloadError(
-            f"{graph.name} has no validation facts to weigh the parts by; import it with some held out "
-            "(q2p graph import --split)"
-        )
+    validation = weighing(validation, graph)
     nothing = torch.zeros(FAMILIES, len(FEATURES))
     weights, fits = fit_weights(_joint(vectors, links, graph, nothing).to(device), *validation, progress=progress)
     (folder / JOINED).unlink(missing_ok=True)  # of an earlier join, whose weights are not those of new parts
@@ -163,6 +163,31 @@ def join(
     return joined, fits
 
 
+def weighing(validation: Labelled | None, graph: Graph) -> Labelled:
+    """The queries that parts are weighed by, of which there must be some."""
+    if validation is None:
+        raise WorkloadError(
+            f"{graph.name} has no validation facts to weigh the parts by; import it with some held out "
+            "(q2p graph import --split)"
+        )
+    return validation
+
+
+def check_place(folder: Path, *parts: Path) -> None:
+    """Refuse a folder that has anything but a joined run, or trainings of other parts than these."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file: name a new folder (--out)")
+    known = {*PARTS, JOINED, CALIBRATION, RELIABILITY}
+    names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if names - known:
+        raise UsageError(f"{folder} is not empty: name a new folder (--out)")
+    own = {part.resolve() for part in parts}
+    for name in PARTS:
+        place = folder / name
+        if place.resolve() not in own and Run.was_trained_in(place):
+            raise UsageError(f"{place} was trained where it is, and would be lost: name a new folder (--out)")
+
+
 def settings_of(part: str, settings: Sequence[str]) -> list[str]:
     """The settings of one part, of those for both, and of those for one, whose name and a dot come first."""
     found = []
@@ -178,7 +203,7 @@ def settings_of(part: str, settings: Sequence[str]) -> list[str]:
 
 def _check_parts(vectors: Run, links: Run, graph: Graph) -> None:
     for run in (vectors, links):
-        run.check(graph)
+        run.check_facts(graph)
         if run.config.training.all_edges:
             raise UsageError(f"{run.folder} was trained on all facts: nothing is left to weigh it by")
     if hasattr(METHODS[vectors.config.method].method, "trainee") or vectors.config.method == "links":
@@ -188,7 +213,8 @@ def _check_parts(vectors: Run, links: Run, graph: Graph) -> None:
 
 def _joined(folder: Path, vectors: Run, links: Run, weights: tuple[tuple[float, ...], ...]) -> Joined:
     own: Mapping[str, Any] = {name: getattr(vectors, name) for name in Run.__dataclass_fields__}
-    config = replace(vectors.config, method=BEST)
+    training = replace(vectors.config.training, unions=METHODS[vectors.config.method].unions[0])
+    config = replace(vectors.config, method=BEST, training=training)
     return Joined(**{**own, "folder": folder, "config": config}, vectors=vectors, links=links, weights=weights)
 
 

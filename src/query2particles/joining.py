@@ -27,6 +27,7 @@ from query2particles.engine.execute import execute
 from query2particles.engine.method import lacking
 from query2particles.engine.plan import compile_shapes
 from query2particles.engine.ranks import ids_for, scoring
+from query2particles.errors import WorkloadError
 from query2particles.graph.edges import Ints
 from query2particles.methods.joint import FAMILIES, FEATURES, Joint
 from query2particles.query.algebra import Query
@@ -89,6 +90,8 @@ def fit_weights(
                 continue
             for family, some in _candidates(model, shape, ids, labels[shape], generator, progress):
                 found.setdefault(family, []).append(some)
+    if not found:
+        raise WorkloadError("there is no validation query with a hard answer that both parts can answer")
     with torch.inference_mode(mode=False):
         fits = {family: _fitted(_joined(parts)) for family, parts in sorted(found.items())}
         of_all = _fitted(_joined([one for parts in found.values() for one in parts]))

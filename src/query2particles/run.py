@@ -116,6 +116,11 @@ class Run:
         ) as error:
             raise RunError(f"{path} cannot be read ({quoted(error)}); restore it, or train the run again") from error
 
+    @staticmethod
+    def was_trained_in(folder: Path) -> bool:
+        """Whether a folder holds what a training could be resumed from, and no mere copy of its result."""
+        return (folder / _LAST).is_file()
+
     def with_config(self, config: Config) -> Run:
         """The same run with other settings, which are written down."""
         run = replace(self, config=config)

@@ -24,7 +24,7 @@ from worlds import queries
 
 FACTS = np.array([(0, 0, 1), (0, 0, 2), (1, 0, 2), (3, 1, 3), (2, 1, 0), (4, 1, 0)])
 EDGES = Edges.of(*FACTS.T, entity_count=ENTITIES, relation_count=STORED_RELATIONS)
-ALL = Guide(proposals=ENTITIES, answers=ENTITIES, sample=0)
+ALL = Guide(proposals=ENTITIES, answers=ENTITIES, stored=0, sample=0)
 
 each_norm = pytest.mark.parametrize("norm", NORMS)
 each_shape = pytest.mark.parametrize("name", SHAPES)
@@ -59,7 +59,7 @@ def test_told_everything_it_is_the_full_search(norm: NormName, name: str) -> Non
 @given(queries(ENTITIES, STORED_RELATIONS))
 def test_of_any_tree(query: Query) -> None:
     expected = clamped(scores_of(parts()[1], [query]))
-    np.testing.assert_allclose(scores_of(guided(), [query]), expected, rtol=1e-9)
+    np.testing.assert_allclose(scores_of(guided(), [query]), expected, rtol=1e-9, atol=1e-12)
 
 
 @each_shape
@@ -84,6 +84,17 @@ def test_one_hop_is_scored_for_what_is_proposed_and_the_others_follow_as_the_vec
         assert list(others[np.argsort(-row[others])]) == list(others[np.argsort(-ranked[others])])
 
 
+@each_shape
+def test_stored_tails_are_proposed_too(name: str) -> None:
+    """So what stored facts make an answer without a complement is certain, however little the vectors propose."""
+    model = guided(Guide(proposals=1, answers=1, stored=ENTITIES, sample=0))
+    several = random_queries(SHAPES[name], 12)
+    scores, full = scores_of(model, several), scores_of(parts()[1], several)
+    if "n" not in name:  # where less is taken out, more is true
+        assert (scores <= full + 1e-9).all()
+        np.testing.assert_array_equal(scores == 0, full == 0)
+
+
 def test_what_is_proposed_twice_counts_once() -> None:
     """With a co-norm over branches and a t-norm over hops nothing is counted twice: the most true u decides."""
     few, whole = guided(replace(ALL, proposals=ENTITIES)), parts()[1]
@@ -92,7 +103,7 @@ def test_what_is_proposed_twice_counts_once() -> None:
 
 
 def test_several_shapes_at_once_are_each_alone() -> None:
-    model = guided(Guide(proposals=2, answers=3, sample=3))
+    model = guided(Guide(proposals=2, answers=3, stored=2, sample=3))
     batch = {
         SHAPES[name]: np.array([[0, 1, 2, 3, 1, 0, 2, 1][:width], [1, 0, 3, 2, 0, 1, 3, 0][:width]])
         for name, width in (("1p", 2), ("2p", 3), ("2i", 4), ("2u", 4))

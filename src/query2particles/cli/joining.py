@@ -39,10 +39,8 @@ def join(
     json: Json = False,
 ) -> None:
     """Join a run of vectors and a run of links: both, and stored facts, weighed by validation queries."""
-    from query2particles.run import JOINED, Run
+    from query2particles.run import Run
 
-    if out.exists() and not (out / JOINED).is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out} is not empty: name a new folder (--out)")
     first, second = Run.open(vectors), Run.open(links)
     _join(out, first, second, first.graph(graph), device_named(device), json)
 
@@ -62,15 +60,18 @@ def train_best(parts: Parts, device: str, json: bool) -> None:
     """Train the parts, one after the other, and join them; what an earlier call has finished is not done again."""
     from query2particles.config import configured
     from query2particles.graph.folders import open_graph
-    from query2particles.joined import PARTS, settings_of
+    from query2particles.joined import PARTS, check_place, settings_of, weighing
     from query2particles.presets import preset
-    from query2particles.show import note, print_trained
+    from query2particles.show import note, print_json, print_trained
+    from query2particles.train import validation_set
 
     graph = open_graph(parts.graph)
     configs = {
         part: configured(preset(method, parts.preset), None, settings_of(part, parts.settings))
         for part, method in PARTS.items()
     }
+    weighing(validation_set(graph, configs["vectors"].training), graph)  # better now than when all is trained
+    check_place(parts.out, *(parts.out / part for part in PARTS))
     runs = {part: _run_of(parts.out / part, config, graph, parts.graph) for part, config in configs.items()}
     for part, run in runs.items():
         saved = run.saved()
@@ -81,6 +82,8 @@ def train_best(parts: Parts, device: str, json: bool) -> None:
         if not json:
             print_trained(f"{run.folder}: {run.config.method} on {graph.name}, validation", trained)
         if trained.signal is not None:
+            if json:
+                print_json({"run": str(parts.out), "interrupted": trained.interrupted})
             note(
                 f"Stopped by {signal.Signals(trained.signal).name}, in {part}; everything is saved. "
                 "The same command goes on."

@@ -97,8 +97,11 @@ def train(
                 "of best, name a GRAPH and the run folder (--out RUN), and --set settings; the same command goes on "
                 "with what an earlier one has left"
             )
-        if unions is not None or all_edges:
-            raise UsageError("best answers unions its own way, and needs facts to weigh its parts by: leave that out")
+        if unions is not None or all_edges or tensorboard:
+            raise UsageError(
+                "best answers unions its own way, needs facts to weigh its parts by, and has several losses: leave out "
+                "--unions, --all-edges and --tensorboard"
+            )
         own = [*(settings or ()), *([] if seed is None else [f"seed={seed}"])]
         train_best(Parts(graph, out, preset or "default", own), device_named(device), json)
         return

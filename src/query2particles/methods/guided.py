@@ -2,8 +2,8 @@
 
 Full search (`methods/tree`) follows every entity that may matter, and scores every link of each with all entities. Here
 the state of the vectors, which is there for every set of the query, names a few entities in one product with a table:
-the best m of each particle. Only these are followed, and only links between them are scored. With the same truths
-p(u, r, v) as in full search,
+the best m of each particle; stored facts name some more. Only these are followed, and only links between them are
+scored. With the same truths p(u, r, v) as in full search,
 
     x(v) = max over the u that were proposed for the set below of  x₁(u) ⊤ p(u, r, v)
 
@@ -18,7 +18,7 @@ summed; a sample, the same for all, stands for the others.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from itertools import accumulate
@@ -48,6 +48,8 @@ class Guide:
     """m: of each particle, for a set that is followed."""
     answers: int = 256
     """The same for the answers."""
+    stored: int = 64
+    """Also proposed, of every relation that leads to a set: so many stored tails, those of the truest heads first."""
     sample: int = 1024
     """How many entities stand for the tails that are not stored; 0: all are summed, as in full search."""
 
@@ -118,7 +120,7 @@ class Guided(nn.Module):
             u = state.made_of.ids[:, None]
             x = self.tree.links.entities.new_zeros(u.shape)
         else:
-            u = self._proposed(state.vectors, self.guide.proposals)
+            u = self._proposed(state, self.guide.proposals)
             x = self._truths(state.made_of, u).masked_fill(_repeated(u), FALSE)
         return GuidedState(self.vectors.project(state.vectors, relations, hop=hop), Followed(u, x, relations))
 
@@ -134,7 +136,7 @@ class Guided(nn.Module):
         return GuidedState(self.vectors.complement(state.vectors), Negated(state.made_of))
 
     def score(self, state: GuidedState, entities: Tensor | None = None) -> Tensor:
-        v = self._proposed(state.vectors, self.guide.answers)
+        v = self._proposed(state, self.guide.answers)
         x = self._truths(state.made_of, v).clamp(min=_LEAST_TRUTH)
         others = all_scores(self.vectors, state.vectors, self._entities).log_softmax(1) + _BEHIND
         scores = others.to(x.dtype).scatter(1, v, x)
@@ -151,11 +153,30 @@ class Guided(nn.Module):
             sets.append(_leafwise(lambda leaf, own=own: leaf[0][own], (state.made_of,)))  # type: ignore[misc]
         return list(map(GuidedState, self.vectors.split(state.vectors, sizes), sets))
 
-    def _proposed(self, state: Any, count: int) -> Tensor:
-        """The best entities of each particle, (n, particles · count); one may come more than once."""
-        particles, table, bias = self.vectors.factors(state)
+    def _proposed(self, state: GuidedState, count: int) -> Tensor:
+        """The best entities of each particle, and stored ones, (n, ·); an entity may come more than once."""
+        particles, table, bias = self.vectors.factors(state.vectors)
         scores: Tensor = particles.float() @ table.float().T + bias  # (n, w, N)
-        return scores.topk(min(count, scores.shape[-1]), dim=-1).indices.flatten(1)
+        best = scores.topk(min(count, scores.shape[-1]), dim=-1).indices.flatten(1)
+        return torch.cat([best, *self._stored_in(state.made_of, best[:, :1])], 1) if self.guide.stored else best
+
+    def _stored_in(self, made_of: Set, otherwise: Tensor) -> Iterator[Tensor]:
+        """The first stored tails of each relation that leads there, (n, stored); an entity (n, 1) fills them up."""
+        match made_of:
+            case Followed(u, x, relations):
+                order = x.argsort(dim=1, descending=True, stable=True)
+                heads = u.gather(1, order).flatten()
+                found = self._stored.of(heads, relations[:, None].expand_as(u).flatten())
+                query = found.pairs // u.shape[1]  # ascending
+                each = torch.bincount(query, minlength=len(u))
+                place = torch.arange(len(query), device=u.device) - (each.cumsum(0) - each)[query]
+                listed = otherwise.repeat(1, self.guide.stored)
+                first = place < self.guide.stored
+                listed[query[first], place[first]] = found.tails[first]
+                yield listed
+            case Both(branches) | Either(branches):
+                for branch in branches:
+                    yield from self._stored_in(branch, otherwise)
 
     def _truths(self, made_of: Set, v: Tensor) -> Tensor:
         """As logarithms, how true a set is of entities (n, m)."""

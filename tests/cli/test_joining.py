@@ -1,0 +1,352 @@
+"""`q2p join` and `q2p train --method best` as a person uses them, and what the other commands do with such a run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from processes import start
+from query2particles.answer import Method, Question, Reasoner
+from query2particles.calibration import read_calibration
+from query2particles.cli import app
+from query2particles.cli.root import Stopped
+from query2particles.config import Training
+from query2particles.errors import RunError, UsageError, WorkloadError
+from query2particles.graph.graph import Graph
+from query2particles.joined import PARTS, Joined, open_run
+from query2particles.methods.joint import FEATURES
+from query2particles.run import JOINED, Run, is_run_folder
+from query2particles.train import validation_set
+from trainings import contents
+from worlds import random_graph
+
+SETTINGS = {
+    "vectors.dimension": 16,
+    "links.dimension": 16,
+    "vectors.updates": 12,
+    "links.updates": 20,
+    "batch": 32,
+    "validate_every": 1000,
+    "validation_queries": 3,
+    "warm_up": 3,
+    "schedule": "constant",
+    "vectors.mix": "1p:2,2i:1,2in:1",
+}
+FAMILIES = [
+    "one hop",
+    "several hops",
+    "intersection",
+    "several hops, intersection",
+    "union",
+    "several hops, union",
+    "intersection, complement",
+    "several hops, intersection, complement",
+]
+NO_PARTS = r"best asks the parts of a joined run: train one \(q2p train GRAPH --method best .*q2p join"
+QUESTION = "e1.r0.r1 & !e2.r1"
+
+
+def best(graph: Path, out: Path, *words: str, **changes: object) -> list[str | Path]:
+    chosen = {**SETTINGS, **{key.replace("__", "."): value for key, value in changes.items()}}
+    settings = [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
+    return ["train", graph, "--method", "best", "--preset", "small", "--out", out, *settings, *words]
+
+
+class Call:
+    """Calls a command inside this process, where errors stay exceptions, and keeps what it printed."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        self.stdout = self.stderr = ""
+
+    def __call__(self, *arguments: str | Path) -> None:
+        app(list(map(str, arguments)), standalone_mode=False)
+        self.stdout, self.stderr = self._capsys.readouterr()
+
+    def json(self, *arguments: str | Path) -> Any:
+        self(*arguments, "--json")
+        return json.loads(self.stdout)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_pictures() -> Iterator[None]:
+    """Those of calibrations, which take longer than all the rest."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("query2particles.calibration.plot_reliability", lambda *_, **__: None)
+        yield
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    torch.set_num_threads(1)
+    return Call(capsys)
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("graphs") / "graph"
+    random_graph(3, entities=40, relations=3, facts=400).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(graph: Path) -> Path:
+    """Trained by one command; not to be written to."""
+    torch.set_num_threads(1)
+    folder = graph.parent / "best"
+    app(list(map(str, best(graph, folder))), standalone_mode=False)
+    return folder
+
+
+def test_one_command_trains_both_parts_and_joins_them(tmp_path: Path, graph: Path, call: Call) -> None:
+    """The same command again does what is left to do: nothing but weighing the parts."""
+    folder = tmp_path / "run"
+    words = best(graph, folder, "--seed", "4")
+    call(*words)
+    assert f"{folder}/vectors: q2p on random-3, validation" in call.stdout
+    assert f"{folder}/links: links on random-3, validation" in call.stdout
+    table = call.stdout[call.stdout.index("MRR in percent on the validation queries that weighed the parts") :]
+    for words_of_the_table in ("queries with", "together", *FAMILIES, *FEATURES):
+        assert words_of_the_table.split(",")[0].split()[-1] in table
+    assert f"Saved in {folder}. Next:  q2p evaluate {folder}" in call.stderr
+    joined = open_run(folder)
+    assert isinstance(joined, Joined)
+    assert [run.config.method for run in (joined.vectors, joined.links)] == ["q2p", "links"]
+    settings = [
+        (one.training.updates, one.training.seed, one.preset) for one in (joined.vectors.config, joined.links.config)
+    ]
+    assert settings == [(12, 4, "small"), (20, 4, "small")]
+    assert all(read_calibration(run) is not None for run in (joined, joined.vectors, joined.links))
+
+    before = {part: contents(folder / part) for part in PARTS}
+    call(*words)
+    assert f"{folder}/vectors is finished." in call.stderr
+    assert f"{folder}/links is finished." in call.stderr
+    assert "q2p on random-3" not in call.stdout
+    assert {part: contents(folder / part) for part in PARTS} == before
+    assert open_run(folder) == joined
+    with pytest.raises(UsageError, match=r"vectors has other settings than these; name another folder \(--out\)"):
+        call(*best(graph, folder, "--seed", "5"))
+    with pytest.raises(UsageError, match="links has other settings than these"):
+        call(*best(graph, folder, "--seed", "4", links__updates=30))
+    assert open_run(folder) == joined
+
+
+def test_what_was_joined_as_json(tmp_path: Path, graph: Path, run: Path, call: Call) -> None:
+    """Of all three ways to the same run."""
+    document = json.loads((run / JOINED).read_text())
+    again = shutil.copytree(run, tmp_path / "again")
+    found = call.json(*best(graph, again))
+    assert call.stderr.count(" is finished.") == 2
+    parts = [run / part for part in PARTS]
+    joined = call.json("join", *parts, "--out", tmp_path / "joined")
+    in_place = shutil.copytree(run, tmp_path / "in place")
+    for told, folder in (
+        (found, again),
+        (joined, tmp_path / "joined"),
+        (call.json("join", *(in_place / part for part in PARTS), "--out", in_place), in_place),
+    ):
+        assert told["run"] == str(folder)
+        assert [one["family"] for one in told["families"]] == FAMILIES
+        fits = document["families"].items()
+        for one, (family, fit) in zip(told["families"], fits, strict=True):
+            assert list(one["weights"]) == list(FEATURES)
+            weights = document["weights"][int(family)]
+            assert list(one["weights"].values()) == pytest.approx(weights, abs=1e-4)
+            assert one["mrr"] == pytest.approx(fit["mrr"], abs=0.01)
+            assert one["alone"] == pytest.approx(fit["alone"], abs=0.01)
+            assert one["queries"] == fit["queries"] > 0
+            assert one["mrr"] >= max(one["alone"].values())
+        assert json.loads((folder / JOINED).read_text()) == document
+    assert (in_place / "vectors" / "last.safetensors").exists(), "parts in their place stay what they are"
+
+
+def test_two_runs_are_joined(tmp_path: Path, run: Path, call: Call) -> None:
+    parts = [shutil.copytree(run / part, tmp_path / part) for part in PARTS]
+    call("join", *parts, "--out", tmp_path / "joined")
+    assert "several hops, union" in " ".join(call.stdout.split())
+    assert f"Saved in {tmp_path / 'joined'}. Next:  q2p evaluate {tmp_path / 'joined'}" in call.stderr
+    for part in parts:
+        shutil.rmtree(part)
+    words = ("evaluate", "--limit", "3")
+    assert call.json(*words, tmp_path / "joined")["shapes"] == call.json(*words, run)["shapes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("join LINKS VECTORS --out NEW", "is a run of links; name the other one first"),
+        ("join VECTORS VECTORS --out NEW", "tree cannot answer with what q2p has learned"),
+        ("join RUN LINKS --out NEW", r"is a joined run: name the part that is meant, .*/vectors or .*/links"),
+        ("join VECTORS NEW --out NEW", "there is no run folder"),
+        ("join VECTORS LINKS --out VECTORS", r"is not empty: name a new folder \(--out\)"),
+        ("join VECTORS LINKS --out FILE", r"is a file: name a new folder \(--out\)"),
+        ("train GRAPH --method best --out VECTORS", r"is not empty: name a new folder \(--out\)"),
+        ("train GRAPH --method best --out NEW --tensorboard", "leave out .* --tensorboard"),
+        ("train --method best --out NEW", "of best, name a GRAPH and the run folder"),
+        ("train GRAPH --method best", "of best, name a GRAPH and the run folder"),
+        ("train GRAPH --method best --resume RUN", "the same command goes on with what an earlier one has left"),
+        ("train GRAPH --method best --out NEW --config FILE", "of best, name a GRAPH .* and --set settings"),
+        ("train GRAPH --method best --out NEW --all-edges", "needs facts to weigh its parts by.*: leave out"),
+        ("train GRAPH --method best --out NEW --unions dnf", "best answers unions its own way.*: leave out"),
+        ("train GRAPH --method best --out NEW --set strange.x=1", r"strange\.x names no part: .*vectors\. or links\."),
+        ("train GRAPH --method best --out NEW --set links.updats=1", "did you mean updates"),
+        ("train GRAPH --method best --out NEW --preset paper", "links has no preset 'paper'"),
+        ("train --resume RUN", "is a joined run: name the part that is meant"),
+        ("export RUN --out NEW.tsv", "is a joined run: name the part that is meant"),
+        ("evaluate RUN --set beam=3", "best has no settings of its own: --set changes a part, named by --method"),
+        ("evaluate RUN --method gqe", "gqe cannot answer with what links has learned"),
+        (
+            "answer VECTORS e1.r0 --method best",
+            NO_PARTS,
+        ),
+        ("answer GRAPH e1.r0 --method best", NO_PARTS),
+    ],
+)
+def test_calls_that_are_wrong(tmp_path: Path, graph: Path, run: Path, call: Call, words: str, message: str) -> None:
+    (tmp_path / "file").write_text("")
+    places = {"GRAPH": graph, "RUN": run, "NEW": tmp_path / "new", "FILE": tmp_path / "file"}
+    places |= {part.upper(): run / part for part in PARTS}
+    with pytest.raises(UsageError, match=message):
+        call(*(places.get(word, word) for word in words.split()))
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_was_trained_in_a_folder_is_not_replaced(tmp_path: Path, run: Path, call: Call) -> None:
+    """By copies of other parts; a folder of copies can be joined again, also where a join was cut short."""
+    own = shutil.copytree(run, tmp_path / "own")
+    other = shutil.copytree(run / "vectors", tmp_path / "vectors")
+    before = contents(own)
+    with pytest.raises(UsageError, match="was trained where it is, and would be lost"):
+        call("join", other, run / "links", "--out", own)
+    assert contents(own) == before
+    call("join", other, run / "links", "--out", tmp_path / "joined")
+    (tmp_path / "joined" / JOINED).unlink()
+    call("join", other, run / "links", "--out", tmp_path / "joined")
+    assert is_run_folder(tmp_path / "joined")
+
+
+def test_a_graph_without_validation_facts_is_refused_before_anything_is_trained(tmp_path: Path, call: Call) -> None:
+    (tmp_path / "facts.tsv").write_text("".join(f"e{n % 7}\tr{n % 3}\te{n % 5}\n" for n in range(90)), "utf-8")
+    call("graph", "import", tmp_path / "facts.tsv", "--out", tmp_path / "graph")
+    with pytest.raises(WorkloadError, match="has no validation facts to weigh the parts by"):
+        call(*best(tmp_path / "graph", tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
+
+
+def test_runs_of_two_graphs(tmp_path: Path, run: Path, call: Call) -> None:
+    random_graph(4, entities=30, relations=3, facts=300).save(tmp_path / "graph")
+    words = [word for setting in ("updates=2", "dimension=8", "batch=8") for word in ("--set", setting)]
+    call("train", tmp_path / "graph", "--method", "links", "--preset", "small", "--out", tmp_path / "links", *words)
+    with pytest.raises(RunError, match="links was trained on another graph"):
+        call("join", run / "vectors", tmp_path / "links", "--out", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_evaluation_of_all_and_of_parts(run: Path, call: Call) -> None:
+    assert len(call.json("evaluate", run, "--limit", "1")["shapes"]) == 14
+    words = ("--limit", "4", "--shapes", "1p,2u,inp")
+    together = call.json("evaluate", run, *words)
+    assert together["method"] == together["config"]["method"] == "best"
+    seconds = [Run.open(run / part).cost()[0] for part in PARTS]
+    assert together["train_seconds"] == pytest.approx(sum(seconds), abs=0.01)
+    for method, part, own in (
+        ("fast", "vectors", ()),
+        ("q2p", "vectors", ()),
+        ("tree", "links", ("--method", "tree")),
+        ("cqd-beam", "links", ("--method", "cqd-beam", "--set", "beam=3")),
+        ("relax-and-count", "vectors", ("--method", "relax-and-count")),
+    ):
+        told = call.json("evaluate", run, *words, "--method", method, *own[2:])
+        alone = call.json("evaluate", run / part, *words, *own)
+        assert told["shapes"] == alone["shapes"]
+        assert told["method"] == alone["method"]
+        assert told["shapes"] != together["shapes"]
+    call("evaluate", run, *words)
+    assert "best" in call.stdout
+
+
+def test_answers_of_all_and_of_the_vectors(run: Path, graph: Path, call: Call) -> None:
+    reasoner = Reasoner.open(run)
+    methods: tuple[Method, ...] = ("exact", "neural", "both", "best", "fast")
+
+    def told(folder: Path, *words: str) -> Any:
+        return call.json("answer", folder, QUESTION, "-k", "5", *words)
+
+    found = {method: told(run, "--method", method) for method in methods}
+    assert found == {method: reasoner.answer(Question(QUESTION, k=5, method=method)).as_json() for method in methods}
+    assert told(run) == found["both"]
+    answers = {method: one["answers"] for method, one in found.items()}
+    assert answers["best"] == answers["both"] != answers["fast"]
+    assert answers["fast"] == told(run / "vectors")["answers"] == told(run / "vectors", "--method", "fast")["answers"]
+    assert answers["exact"] == told(graph)["answers"]
+    assert all(one["probability"] is not None for one in (*answers["best"], *answers["fast"]))
+    call("answer", run, QUESTION, "--assignments", "--explain", "-k", "2")
+    assert "particle" not in call.stdout
+
+
+def test_calibration_and_discoveries(tmp_path: Path, run: Path, call: Call) -> None:
+    own = shutil.copytree(run, tmp_path / "run")
+    before = (own / "calibration.json").read_bytes()
+    (own / "calibration.json").unlink()
+    call("calibrate", own)
+    assert (own / "calibration.json").read_bytes() == before
+    assert len(call.json("discover", own, "--relation", "r1", "-k", "3")) == 3
+
+
+def test_a_signal_saves_and_the_same_command_goes_on(tmp_path: Path, graph: Path, call: Call) -> None:
+    """That a training then ends as if left alone is proven of trainings themselves."""
+    folder = tmp_path / "run"
+    words = best(graph, folder, vectors__updates=150)
+    with start(*words) as process:
+        trace = folder / "vectors" / "trace.jsonl"
+        until = time.monotonic() + 60
+        while not (trace.exists() and trace.stat().st_size) and time.monotonic() < until:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 130, told
+    assert "Stopped by SIGINT, in vectors; everything is saved. The same command goes on." in told
+    assert "nothing was changed" not in told
+    assert not is_run_folder(folder)
+    stopped_after = Run.open(folder / "vectors").read_trace()[-1]["update"]
+    assert stopped_after < 150
+    call(*words)
+    updates = [line["update"] for line in Run.open(folder / "vectors").read_trace()]
+    assert updates == sorted(updates)
+    assert (updates[-1], stopped_after in updates) == (150, True)
+    assert is_run_folder(folder)
+
+
+def test_a_signal_in_the_second_part(
+    tmp_path: Path, graph: Path, call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It comes before the first update; the first part, which was finished, is not trained again."""
+    words = best(graph, tmp_path / "run")
+    coming = [signal.SIGTERM]
+
+    def interrupting(graph: Graph, training: Training) -> Any:
+        if training.updates == SETTINGS["links.updates"] and coming:
+            signal.raise_signal(coming.pop())
+        return validation_set(graph, training)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("query2particles.train.validation_set", interrupting)
+        with pytest.raises(Stopped) as ended:
+            call(*words)
+    assert ended.value.code == 143
+    assert "Stopped by SIGTERM, in links; everything is saved. The same command goes on." in capsys.readouterr().err
+    assert not is_run_folder(tmp_path / "run")
+    assert Run.open(tmp_path / "run" / "links").read_trace()[-1]["update"] == 1
+    call(*words)
+    assert f"{tmp_path / 'run' / 'vectors'} is finished." in call.stderr
+    assert Run.open(tmp_path / "run" / "links").read_trace()[-1]["update"] == SETTINGS["links.updates"]
+    assert is_run_folder(tmp_path / "run")
