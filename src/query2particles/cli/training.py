@@ -88,7 +88,6 @@ def train(
     from query2particles.run import Run
     from query2particles.show import note, print_json, print_trained
 
-    writer = _tensorboard_writer() if tensorboard else None
     if method == "best":
         from query2particles.cli.joining import Parts, train_best
 
@@ -105,6 +104,7 @@ def train(
         own = [*(settings or ()), *([] if seed is None else [f"seed={seed}"])]
         train_best(Parts(graph, out, preset or "default", own), device_named(device), json)
         return
+    writer = _tensorboard_writer() if tensorboard else None
     chosen = {
         "--out": out,
         "--method": method,
