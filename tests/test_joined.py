@@ -101,7 +101,7 @@ def test_what_is_opened_scores_as_what_was_joined(whole: Joined, runs: dict[str,
     assert opened == whole
     assert (opened.config.method, opened.graph_name) == ("best", GRAPH.name)
     assert torch.equal(scores(opened), scores(whole))
-    tree: Any = runs["links"].answered_by("tree").model(GRAPH)
+    tree: Any = runs["links"].answered_by("tree", ["several=any"]).model(GRAPH)
     model = Joint(runs["q2p"].model(GRAPH), tree, GRAPH.at("train"), torch.tensor(whole.weights))
     assert torch.equal(scores(opened), scores_of(model, questions()))
     assert torch.tensor(whole.weights).any(1).all(), "every family has weights"
@@ -139,7 +139,7 @@ def test_it_is_better_than_its_parts_on_what_weighed_them(whole: Joined) -> None
     assert validation is not None
     mrrs = [
         evaluate(run.model(GRAPH), *validation).percentages(4)["all"]
-        for run in (whole, whole.answered_by("fast"), whole.answered_by("tree"))
+        for run in (whole, whole.answered_by("fast"), whole.answered_by("tree", ["several=any"]))
     ]
     assert mrrs[0] > max(mrrs[1:])
 
@@ -203,7 +203,7 @@ def test_a_reasoner_answers_by_all_of_it_or_by_the_vectors_alone(own: Joined, ru
         assert all(
             (one.probability is not None) == (run is own.vectors) for one in found.answers if isinstance(one, Ranked)
         )
-    tree = Reasoner(GRAPH, model=own.answered_by("tree").model(GRAPH))
+    tree = Reasoner(GRAPH, model=own.answered_by("tree", ["several=any"]).model(GRAPH))
     assert best.assignment(query, 3).as_json() == tree.assignment(query, 3).as_json()
 
 

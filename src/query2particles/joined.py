@@ -225,7 +225,7 @@ def _joint(vectors: Run, links: Run, graph: Graph, weights: torch.Tensor) -> Joi
 
 
 def _tree(links: Run, graph: Graph) -> Tree:
-    tree = links.answered_by("tree").model(graph)
+    tree = links.answered_by("tree", ["several=any"]).model(graph)
     assert isinstance(tree, Tree)
     return tree
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from functools import partial
+from dataclasses import replace
+from functools import partial, reduce
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from query2particles.errors import UsageError
 from query2particles.graph.edges import Edges
 from query2particles.methods.tree import Settings, StoredTails, Tree
 from query2particles.methods.truth import NormName
-from query2particles.query.algebra import EPFO, SHAPES, Query
+from query2particles.query.algebra import EPFO, SHAPES, Anchor, Complement, Intersect, Project, Query, Union
 from worlds import queries
 
 FACTS = np.array([(0, 0, 1), (0, 0, 2), (1, 0, 2), (3, 1, 3), (2, 1, 0), (4, 1, 0)])
@@ -52,6 +53,35 @@ def link(model: Tree, u: int, r: int, v: int) -> float:
     weights = [math.exp(np.real(h * relation * np.conj(row[:d] + 1j * row[d:])).sum()) for row in e]
     tails = sum((head, directed) == (u, r) for head, directed, _ in STORED)
     return min(0.9, max(0.7, tails) * weights[v] / sum(weights))
+
+
+def any_way(model: Tree, query: Query) -> list[float]:
+    """How true a query is of each entity where all ways to it count, by plain numbers."""
+    both, either = NORMS[model.settings.t_norm]
+    match query:
+        case Anchor(e):
+            return [float(v == e) for v in range(ENTITIES)]
+        case Project(below, r):
+            x = any_way(model, below)
+            return [
+                reduce(either, (both(x[u], link(model, u, r, v)) for u in range(ENTITIES))) for v in range(ENTITIES)
+            ]
+        case Intersect(several):
+            return [reduce(both, column) for column in zip(*(any_way(model, one) for one in several), strict=True)]
+        case Union(several):
+            return [reduce(either, column) for column in zip(*(any_way(model, one) for one in several), strict=True)]
+        case Complement(below):
+            return [1 - x for x in any_way(model, below)]
+    raise AssertionError(query)
+
+
+@each_norm
+@each_shape
+def test_any_way_counts_where_that_is_wanted(norm: NormName, name: str) -> None:
+    model = tree(norm)
+    model.settings = replace(model.settings, several="any")
+    for query in random_queries(SHAPES[name], 4):
+        np.testing.assert_allclose(np.exp(scores_of(model, [query])[0]), any_way(model, query), atol=1e-9)
 
 
 def formula_of(model: Tree) -> Formula:

@@ -5,7 +5,7 @@ the state of the vectors, which is there for every set of the query, names a few
 the best m of each particle; stored facts name some more. Only these are followed, and only links between them are
 scored. With the same truths p(u, r, v) as in full search,
 
-    x(v) = max over the u that were proposed for the set below of  x₁(u) ⊤ p(u, r, v)
+    x(v) = max, or ⊥, over the u that were proposed for the set below of  x₁(u) ⊤ p(u, r, v)
 
 and intersections, unions and complements join the truths of the same v. So how true a set is of an entity is computed
 when it is asked: for what is proposed when the set is followed, and at the end for the answers that are proposed. All
@@ -185,7 +185,7 @@ class Guided(nn.Module):
             case Entities(ids):
                 return torch.where(v == ids[:, None], 0.0, FALSE).to(self.tree.links.entities.dtype)
             case Followed(u, x, relations):
-                return norm.both(x[..., None], self._links(u, relations, v)).amax(1)
+                return self.tree.joined(norm.both(x[..., None], self._links(u, relations, v)).movedim(1, 0))
             case Both(branches):
                 return reduce(norm.both, (self._truths(branch, v) for branch in branches))
             case Either(branches):

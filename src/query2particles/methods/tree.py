@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -39,6 +39,9 @@ class Settings(SearchSettings):
     """c(h, r) where no edge is stored; where some are, it is their number, if that is more."""
     certain: float = 0.99
     """κ: the most likely that an edge which is not stored can be."""
+    several: Literal["best", "any"] = "best"
+    """Where several entities u lead to v: v is as true as the best one makes it, x₁(u) ⊤ p(u, r, v), or as any of them
+    does, by the co-norm ⊥ of all: two ways to an answer then make it likelier than one."""
     least: float = 0.01
     """Only entities that are so true, in relation to the truest of a set, are followed: what is found from others
     could be no truer, and most sets have few of them. 0: all of the beam."""
@@ -70,7 +73,11 @@ class Tree(TreeSearch):
         counts = self._counts(x)
         query, place = counts.nonzero(as_tuple=True)
         truths = self.norm.both(x[query, place][:, None], self._links_from(u[query, place], r[query]))
-        return torch.stack([own.amax(0) for own in torch.split(truths, counts.sum(1).tolist())])
+        return torch.stack([self.joined(own) for own in torch.split(truths, counts.sum(1).tolist())])
+
+    def joined(self, truths: Tensor) -> Tensor:
+        """How true v is, of how true each of several u makes it, (k, …): (…)."""
+        return self.norm.any_of(truths) if self.settings.several == "any" else truths.amax(0)
 
     def _followed(self, state: Tensor) -> tuple[Tensor, Tensor]:
         u, x = super()._followed(state)

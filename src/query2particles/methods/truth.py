@@ -38,6 +38,8 @@ class Norm(NamedTuple):
     """⊤"""
     either: Callable[[Tensor, Tensor], Tensor]
     """⊥"""
+    any_of: Callable[[Tensor], Tensor]
+    """⊥ of all rows (k, …): (…)."""
 
 
 def negated(x: Tensor) -> Tensor:
@@ -54,9 +56,17 @@ def _lukasiewicz_both(x: Tensor, y: Tensor) -> Tensor:
 
 NORMS: Mapping[NormName, Norm] = MappingProxyType(
     {
-        "product": Norm(torch.add, lambda x, y: torch.logaddexp(x, y + negated(x)).clamp(max=0)),
-        "godel": Norm(torch.minimum, torch.maximum),
-        "lukasiewicz": Norm(_lukasiewicz_both, lambda x, y: torch.logaddexp(x, y).clamp(max=0)),
+        "product": Norm(
+            torch.add,
+            lambda x, y: torch.logaddexp(x, y + negated(x)).clamp(max=0),
+            lambda x: negated(negated(x).sum(0)),
+        ),
+        "godel": Norm(torch.minimum, torch.maximum, lambda x: x.amax(0)),
+        "lukasiewicz": Norm(
+            _lukasiewicz_both,
+            lambda x, y: torch.logaddexp(x, y).clamp(max=0),
+            lambda x: x.logsumexp(0).clamp(max=0),
+        ),
     }
 )
 
