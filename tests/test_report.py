@@ -195,6 +195,22 @@ def test_the_page_of_results_is_current() -> None:
     assert page == results_page(ROOT / "benchmarks" / "results"), "run `make docs`"
 
 
+def test_results_by_hardness(tmp_path: Path) -> None:
+    """Of those results that have it: a table more."""
+    name = "nell-betae-q2p"
+    document = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text("utf-8"))
+    for group in document["averages"].values():
+        group.pop("hardness", None)
+    (tmp_path / f"{name}.json").write_text(json.dumps(document), "utf-8")
+    assert "best proof" not in results_page(tmp_path)
+    document["averages"]["epfo"]["hardness"] = {"1": 30.5, "2": 4.25}
+    document["averages"]["negation"]["hardness"] = {"1": 7.0}
+    (tmp_path / f"{name}.json").write_text(json.dumps(document), "utf-8")
+    page = results_page(tmp_path)
+    assert "|  | EPFO, 1 | EPFO, 2 | negation, 1 |" in page
+    assert f"| `{name}` | 30.50 | 4.25 | 7.00 |" in page
+
+
 def test_the_results_in_the_readme_are_current() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
     assert readme == with_results(readme, ROOT / "benchmarks" / "results"), "run `make docs`"

@@ -90,6 +90,8 @@ def test_sets_share_runs_and_the_file_is_their_evaluation(world: Path, tmp_path:
             assert entry["mrr"] == {
                 shape: round(100 * one.means["mrr"], 2) for shape, one in found.shapes.items() if one.queries
             }
+        assert sum(own["answers"] for own in document["shapes"]["2p"]["hardness"].values()) > 0
+        assert document["averages"]["epfo"]["hardness"].keys() >= {"1", "2"}
     config = result.documents[0]["config"]
     assert config["model"]["dimension"] == 8
     assert config["training"]["validation"] == "betae-resampled"

@@ -11,6 +11,7 @@ from typing import Any
 from query2particles.errors import UsageError
 from query2particles.experiments.published import (
     FIGURE_OF,
+    GROUPS,
     METHOD_NAMES,
     columns_of,
     figures_of,
@@ -20,6 +21,7 @@ from query2particles.experiments.published import (
 )
 from query2particles.experiments.recipes import experiment, experiments
 from query2particles.files import new_file
+from query2particles.query.algebra import GROUP_NAMES
 
 __all__ = ["method_times", "results_page", "speed_page", "time_tables", "trials_page", "with_results", "write_report"]
 
@@ -189,6 +191,7 @@ def results_page(results: Path) -> str:
         members = [name for name, one in experiments().items() if (one.recipe.graph, one.queries) == (graph, queries)]
         lines += ["", f"## {graph}, {queries}", "", _SETS[kind], ""]
         lines += _results_table(graph, kind, [found[name] for name in members if name in found])
+        lines += _hardness_table([found[name] for name in members if name in found])
         if missing := [name for name in members if name not in found]:
             lines += ["", f"Not measured yet: {', '.join(map(_command, missing))}."]
     if found:
@@ -281,6 +284,27 @@ def _results_table(graph: str, kind: str, documents: Sequence[Mapping[str, Any]]
         for name, values, decimals in rows
     ]
     return [*_table(("", *columns), cells), "", *(f"- [{number}] {source}." for source, number in sources.items())]
+
+
+def _hardness_table(documents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """MRR by how many edges of an answer's best proof are missing, of the results that have it."""
+    rows = []
+    for document in documents:
+        averages = document["averages"]
+        found = {
+            f"{GROUP_NAMES[group]}, {count}": float(value)
+            for group in GROUPS
+            for count, value in averages.get(group, {}).get("hardness", {}).items()
+        }
+        if found:
+            rows.append((f"`{document['name']}`", found))
+    if not rows:
+        return []
+    order = sorted({column for _, found in rows for column in found})
+    cells = [(name, *(f"{found[one]:.2f}" if one in found else "" for one in order)) for name, found in rows]
+    hardness = "[hardness](evaluation.md#hardness)"
+    words = f"MRR in percent by how many edges of an answer's best proof training lacks ({hardness}):"
+    return ["", words, "", *_table(("", *order), cells)]
 
 
 def _origin(name: str, document: Mapping[str, Any]) -> str:

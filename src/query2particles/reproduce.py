@@ -32,6 +32,7 @@ from query2particles.experiments.published import (
 )
 from query2particles.experiments.recipes import Experiment, Recipe, experiment
 from query2particles.files import write_json
+from query2particles.graph.edges import Ints
 from query2particles.graph.folders import open_graph
 from query2particles.graph.graph import Graph
 from query2particles.joined import BEST, PARTS, join, open_run, settings_of
@@ -39,6 +40,7 @@ from query2particles.provenance import commit, machine
 from query2particles.query.algebra import Query
 from query2particles.run import Run, is_run_folder
 from query2particles.train import Progress, train, validation_set
+from query2particles.workload.hardness import hardness
 from query2particles.workload.labels import Labels
 from query2particles.workload.selection import stored_queries
 
@@ -207,7 +209,7 @@ class _Series:
             raise UsageError("all_edges trains on the test facts: what is measured then is no result")
         self._graph: Graph = open_graph(self._folder)
         self._validation: Labelled | None = None
-        self._queries: dict[str, Labelled] = {}
+        self._queries: dict[str, tuple[Batch, Mapping[Query, Labels], Mapping[Query, Ints]]] = {}
         self._asked: dict[str, Config] = {}
 
     def ask(self, one: Experiment, settings: Sequence[str]) -> None:
@@ -274,12 +276,14 @@ class _Series:
         """The figures of a run's best weights on all test queries."""
         if one.queries not in self._queries:
             self._watch.say(f"labelling {one.queries}/test")
-            self._queries[one.queries] = stored_queries(self._graph, self._folder / one.queries, "test")
-        batch, labels = self._queries[one.queries]
+            test = stored_queries(self._graph, self._folder / one.queries, "test")
+            self._queries[one.queries] = *test, hardness(self._graph.at("train"), self._graph.at("test"), *test)
+        batch, labels, how_hard = self._queries[one.queries]
         with self._watch.evaluation(f"evaluating {one.queries}/test", sum(map(len, batch.values()))) as advance:
             asked = replace(run, config=self._asked[one.name])
             model = asked.model(self._graph, self._device)
-            return evaluate(model, batch, labels, unions=asked.config.training.unions, progress=advance)
+            unions = asked.config.training.unions
+            return evaluate(model, batch, labels, unions=unions, hardness=how_hard, progress=advance)
 
     def document(
         self,
