@@ -57,19 +57,27 @@ def with_random_weights(model: Any, seed: int) -> Any:
     return model
 
 
-def random_queries(shape: Query, count: int = 3, seed: int = 0) -> list[Query]:
-    limits = np.full(len(tuple(query_ids(shape))), 2 * STORED_RELATIONS)
-    limits[anchor_positions(shape)] = ENTITIES
+def random_queries(
+    shape: Query, count: int = 3, seed: int = 0, *, entities: int = ENTITIES, stored_relations: int = STORED_RELATIONS
+) -> list[Query]:
+    limits = np.full(len(tuple(query_ids(shape))), 2 * stored_relations)
+    limits[anchor_positions(shape)] = entities
     rows = np.random.default_rng(seed).integers(limits, size=(count, len(limits)))
     return [ground(shape, row) for row in rows.tolist()]
 
 
-def scores_of(model: Any, several: Sequence[Query]) -> Floats:
+def state_of(model: Any, several: Sequence[Query]) -> Any:
     """Of queries of one shape."""
     ids = torch.tensor([tuple(query_ids(query)) for query in several])
     with torch.no_grad():
         (state,) = execute(compile_shapes((numbered(several[0]),), model.kind), model, [ids])
-        found: Floats = model.score(state).numpy()
+    return state
+
+
+def scores_of(model: Any, several: Sequence[Query]) -> Floats:
+    """Of queries of one shape."""
+    with torch.no_grad():
+        found: Floats = model.score(state_of(model, several)).numpy()
     return found
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from calls import Call
 from processes import start
 from query2particles.answer import Method, Question, Reasoner
 from query2particles.calibration import read_calibration
@@ -60,41 +61,12 @@ def best(graph: Path, out: Path, *words: str, **changes: object) -> list[str | P
     return ["train", graph, "--method", "best", "--preset", "small", "--out", out, *settings, *words]
 
 
-class Call:
-    """Calls a command inside this process, where errors stay exceptions, and keeps what it printed."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-        self.stdout = self.stderr = ""
-
-    def __call__(self, *arguments: str | Path) -> None:
-        app(list(map(str, arguments)), standalone_mode=False)
-        self.stdout, self.stderr = self._capsys.readouterr()
-
-    def json(self, *arguments: str | Path) -> Any:
-        self(*arguments, "--json")
-        return json.loads(self.stdout)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def no_pictures() -> Iterator[None]:
     """Those of calibrations, which take longer than all the rest."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("query2particles.calibration.plot_reliability", lambda *_, **__: None)
         yield
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    torch.set_num_threads(1)
-    return Call(capsys)
-
-
-@pytest.fixture(scope="module")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("graphs") / "graph"
-    random_graph(3, entities=40, relations=3, facts=400).save(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

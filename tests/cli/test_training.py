@@ -18,6 +18,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from calls import Call
 from processes import ENVIRONMENT, q2p, q2p_json, start
 from query2particles.cli import app
 from query2particles.errors import RunError, SamplingError, UsageError, WorkloadError
@@ -25,7 +26,7 @@ from query2particles.graph.graph import Graph, Split
 from query2particles.graph.vocabulary import Vocabulary
 from query2particles.query.algebra import SHAPES
 from query2particles.run import Run
-from worlds import named_graph, random_graph
+from worlds import named_graph
 
 SETTINGS = {
     "dimension": 8,
@@ -41,35 +42,6 @@ SETTINGS = {
 
 def settings(**changes: object) -> list[str]:
     return [word for key, value in {**SETTINGS, **changes}.items() for word in ("--set", f"{key}={value}")]
-
-
-class Call:
-    """Calls a command inside this process, where errors stay exceptions, and keeps what it printed."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-        self.stdout = self.stderr = ""
-
-    def __call__(self, *arguments: str | Path) -> None:
-        app(list(map(str, arguments)), standalone_mode=False)
-        self.stdout, self.stderr = self._capsys.readouterr()
-
-    def json(self, *arguments: str | Path) -> Any:
-        self(*arguments, "--json")
-        return json.loads(self.stdout)
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    torch.set_num_threads(1)
-    return Call(capsys)
-
-
-@pytest.fixture(scope="module")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("graphs") / "graph"
-    random_graph(3, entities=40, relations=3, facts=400).save(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

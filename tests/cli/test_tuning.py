@@ -19,7 +19,6 @@ from query2particles.cli import app
 from query2particles.errors import UsageError
 from query2particles.run import Run
 from query2particles.tune import tune
-from worlds import random_graph
 
 SETTINGS = {
     "dimension": 8,
@@ -38,13 +37,6 @@ def words(graph: Path, out: Path, *more: str, **changes: object) -> list[str]:
     settings = [word for key, value in {**SETTINGS, **changes}.items() for word in ("--set", f"{key}={value}")]
     searched = ("--search", "rate=0.0001,0.01,0.03", "--search", "dropout=0,0.1")
     return ["tune", str(graph), "--out", str(out), "--trials", "4", "--eta", "2", *searched, *settings, *more]
-
-
-@pytest.fixture(scope="module")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("graphs") / "graph"
-    random_graph(3, entities=40, relations=3, facts=400).save(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

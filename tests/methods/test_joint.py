@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from itertools import permutations, product
 from typing import Any
@@ -13,6 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import formulas
+from formulas import state_of
 from query2particles.engine.execute import execute
 from query2particles.engine.plan import compile_shapes
 from query2particles.engine.ranks import scoring
@@ -33,9 +35,7 @@ from query2particles.query.algebra import (
     Project,
     Query,
     Union,
-    anchor_positions,
     branches,
-    ground,
     numbered,
     query_ids,
     replace_branches,
@@ -74,19 +74,7 @@ JOINT = JOINTS[0]
 
 
 def random_queries(name: str, count: int = 4, seed: int = 0) -> list[Query]:
-    shape = SHAPES[name]
-    limits = np.full(len(tuple(query_ids(shape))), 2 * STORED_RELATIONS)
-    limits[anchor_positions(shape)] = ENTITIES
-    rows = np.random.default_rng(seed).integers(limits, size=(count, len(limits)))
-    return [ground(shape, row) for row in rows.tolist()]
-
-
-def state_of(model: Any, several: Sequence[Query]) -> Any:
-    """Of queries of one shape."""
-    ids = torch.tensor([tuple(query_ids(query)) for query in several])
-    with torch.no_grad():
-        (state,) = execute(compile_shapes((numbered(several[0]),), model.kind), model, [ids])
-    return state
+    return formulas.random_queries(SHAPES[name], count, seed, entities=ENTITIES, stored_relations=STORED_RELATIONS)
 
 
 def family_of(query: Query) -> int:

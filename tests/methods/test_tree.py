@@ -23,7 +23,8 @@ from formulas import (
 )
 from query2particles.errors import UsageError
 from query2particles.graph.edges import Edges
-from query2particles.methods.tree import Settings, StoredTails, Tree
+from query2particles.methods.stored import StoredTails
+from query2particles.methods.tree import Settings, Tree
 from query2particles.methods.truth import NormName
 from query2particles.query.algebra import EPFO, SHAPES, Anchor, Complement, Intersect, Project, Query, Union
 from worlds import queries

@@ -17,14 +17,16 @@ Beyond this protocol a method has those of `intersect(branches)`, `union(branche
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence, Set
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Sequence, Set
+from functools import lru_cache
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union, branches
 
-__all__ = ["Method", "lacking", "width"]
+__all__ = ["Kind", "Method", "lacking", "paired", "width"]
 
 State = TypeVar("State")
+Kind: TypeAlias = Callable[[type[Query], Sequence[Hashable]], Hashable]
 
 
 class Method(Protocol[State]):
@@ -83,3 +85,14 @@ def width(operator: type[Query], below: Sequence[Hashable]) -> Hashable:
     if operator is Union:
         return sum(unit for unit in below if isinstance(unit, int))
     return below[0]
+
+
+@lru_cache
+def paired(first: Kind, second: Kind) -> Kind:
+    """Of states that are made of two: what both can stack. For the same two the same function, as plans need it."""
+
+    def both(operator: type[Query], below: Sequence[Hashable]) -> Hashable:
+        pairs = [one for one in below if isinstance(one, tuple)]
+        return first(operator, [one for one, _ in pairs]), second(operator, [other for _, other in pairs])
+
+    return both

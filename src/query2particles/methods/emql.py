@@ -32,8 +32,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from query2particles.errors import UsageError
-from query2particles.graph.edges import Edges, Ints
+from query2particles.graph.edges import Edges
 from query2particles.methods.sketch import CountMin
+from query2particles.methods.stored import Kept
 from query2particles.query.algebra import Anchor, Intersect, Project, Query, Union
 
 __all__ = ["EmQL", "Settings", "WeightedSets"]
@@ -148,7 +149,7 @@ class EmQL(nn.Module):
         return [WeightedSets(*part) for part in zip(*parts, strict=True)]
 
 
-class Triples(nn.Module):
+class Triples(Kept):
     """Stored triples on a device, in *rows*, one for each (relation, subject), those of a relation side by side."""
 
     def __init__(self, edges: Edges) -> None:
@@ -157,12 +158,12 @@ class Triples(nn.Module):
         order = np.argsort(relations, kind="stable")
         counts = np.bincount(relations, minlength=edges.relations)
         self._most = int(counts.max())
-        self._keep("subjects", edges.keys[order] // edges.relations)  # (rows,)
-        self._keep("starts", edges.offsets[:-1][order])  # (rows,) of its objects
-        self._keep("sizes", edges.row_lengths[:-1][order])  # (rows,) how many they are
-        self._keep("objects", edges.tails)  # (triples,)
-        self._keep("firsts", np.cumsum(counts) - counts)  # (relations,) their first rows
-        self._keep("counts", counts)  # (relations,) how many they have
+        self.keep("subjects", edges.keys[order] // edges.relations)  # (rows,)
+        self.keep("starts", edges.offsets[:-1][order])  # (rows,) of its objects
+        self.keep("sizes", edges.row_lengths[:-1][order])  # (rows,) how many they are
+        self.keep("objects", edges.tails)  # (triples,)
+        self.keep("firsts", np.cumsum(counts) - counts)  # (relations,) their first rows
+        self.keep("counts", counts)  # (relations,) how many they have
 
     subjects: Tensor
     starts: Tensor
@@ -189,6 +190,3 @@ class Triples(nn.Module):
         of = of.clamp(max=ends.shape[1] - 1)
         at = (self.starts[rows] + sizes - ends).gather(1, of) + torch.arange(limit, device=rows.device)
         return self.objects[at.clamp(max=len(self.objects) - 1)], of, there
-
-    def _keep(self, name: str, values: Ints) -> None:
-        self.register_buffer(name, torch.from_numpy(values.astype(np.int64)), persistent=False)

@@ -20,17 +20,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import reduce
 from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from query2particles.engine.method import paired
 from query2particles.engine.ranks import all_scores
 from query2particles.errors import UsageError
 from query2particles.graph.edges import Edges
-from query2particles.methods.tree import Stored, Tree
+from query2particles.methods.stored import Stored, laid_out
+from query2particles.methods.tree import Tree
 from query2particles.methods.truth import FALSE, negated
 from query2particles.query.algebra import Query
 
@@ -101,7 +103,7 @@ class Guided(nn.Module):
             raise UsageError("the search does not know what is stored; call attach(edges) first")
         self.vectors, self.tree, self.guide = vectors, tree, guide or Guide()
         self.operators: frozenset[type[Query]] = frozenset(vectors.operators) & Tree.operators
-        self.kind = _kind_with(vectors.kind)
+        self.kind = paired(vectors.kind, _form)
         self._stored = tree.stored
         self._entities = edges.entities
         sample = torch.randperm(edges.entities, generator=torch.Generator().manual_seed(0))[: self.guide.sample]
@@ -168,8 +170,7 @@ class Guided(nn.Module):
                 heads = u.gather(1, order).flatten()
                 found = self._stored.of(heads, relations[:, None].expand_as(u).flatten())
                 query = found.pairs // u.shape[1]  # ascending
-                each = torch.bincount(query, minlength=len(u))
-                place = torch.arange(len(query), device=u.device) - (each.cumsum(0) - each)[query]
+                place = laid_out(torch.bincount(query, minlength=len(u)))[1]
                 listed = otherwise.repeat(1, self.guide.stored)
                 first = place < self.guide.stored
                 listed[query[first], place[first]] = found.tails[first]
@@ -248,12 +249,6 @@ def _leafwise(function: Callable[[list[Tensor]], Tensor], sets: Sequence[Any]) -
     return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
 
 
-@lru_cache
-def _kind_with(kind: Callable[[type[Query], Sequence[Hashable]], Hashable]) -> Callable[..., Hashable]:
-    """Sets of the same form can be stacked. For the same kind of the vectors it is the same function, as plans need."""
-
-    def form(operator: type[Query], below: Sequence[Hashable]) -> Hashable:
-        pairs = [one for one in below if isinstance(one, tuple)]
-        return kind(operator, [first for first, _ in pairs]), (operator, *(second for _, second in pairs))
-
-    return form
+def _form(operator: type[Query], below: Sequence[Hashable]) -> Hashable:
+    """Sets of the same form can be stacked."""
+    return operator, *below

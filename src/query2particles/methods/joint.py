@@ -16,17 +16,19 @@ stored makes entities answers that are none. Of what is known, that is what may 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from functools import lru_cache, reduce
+from collections.abc import Sequence
+from functools import reduce
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from query2particles.engine.method import paired
 from query2particles.engine.ranks import all_scores
-from query2particles.graph.edges import Edges, Ints
+from query2particles.graph.edges import Edges
 from query2particles.methods.search import Assigned
+from query2particles.methods.stored import Kept, laid_out
 from query2particles.methods.tree import Tree
 from query2particles.query.algebra import Query
 
@@ -70,7 +72,7 @@ class Joint(nn.Module):
         self.conditions = Conditions(edges)
         self.register_buffer("weights", weights)  # (families, features)
         self._entities = edges.entities
-        self.kind = _kind_with(vectors.kind)
+        self.kind = paired(vectors.kind, Tree.kind)
 
     weights: Tensor
 
@@ -151,18 +153,7 @@ class Joint(nn.Module):
         return [JointState(*part) for part in zip(*parts, strict=True)]
 
 
-@lru_cache
-def _kind_with(kind: Callable[[type[Query], Sequence[Hashable]], Hashable]) -> Callable[..., Hashable]:
-    """Whatever both parts can stack. For the same kind of the vectors it is the same function, as plans need it."""
-
-    def both(operator: type[Query], below: Sequence[Hashable]) -> Hashable:
-        pairs = [one for one in below if isinstance(one, tuple)]
-        return kind(operator, [first for first, _ in pairs]), Tree.kind(operator, [second for _, second in pairs])
-
-    return both
-
-
-class Conditions(nn.Module):
+class Conditions(Kept):
     """The counts of `RelaxAndCount`, on the device of the parts: how many conditions each entity misses, m (n, N)."""
 
     def __init__(self, edges: Edges) -> None:
@@ -170,9 +161,9 @@ class Conditions(nn.Module):
         heads, relations = np.divmod(np.repeat(edges.keys, edges.row_lengths[: len(edges.keys)]), edges.relations)
         order = np.argsort(relations, kind="stable")
         self._entities = edges.entities
-        self._keep("heads", heads[order])
-        self._keep("tails", edges.tails[order])
-        self._keep("starts", np.searchsorted(relations[order], np.arange(edges.relations + 1)))
+        self.keep("heads", heads[order])
+        self.keep("tails", edges.tails[order])
+        self.keep("starts", np.searchsorted(relations[order], np.arange(edges.relations + 1)))
 
     heads: Tensor
     tails: Tensor
@@ -185,14 +176,10 @@ class Conditions(nn.Module):
     def project(self, missing: Tensor, conditions: Tensor, relations: Tensor) -> tuple[Tensor, Tensor]:
         """m(v) = min { m₁(h) : (h, r, v) is stored }, and one more condition than before, which all others miss too."""
         first = self.starts[relations]
-        counts = self.starts[relations + 1] - first
-        row = torch.repeat_interleave(torch.arange(len(relations), device=relations.device), counts)
-        edge = first[row] + torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]
+        row, within = laid_out(self.starts[relations + 1] - first)
+        edge = first[row] + within
         conditions = conditions + 1
         found = conditions[:, None].repeat(1, self._entities)
         places = row * self._entities + self.tails[edge]
         found.view(-1).scatter_reduce_(0, places, missing[row, self.heads[edge]], "amin")
         return found, conditions
-
-    def _keep(self, name: str, values: Ints) -> None:
-        self.register_buffer(name, torch.from_numpy(values.astype(np.int64)), persistent=False)

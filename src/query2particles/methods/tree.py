@@ -16,18 +16,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from query2particles.errors import UsageError
-from query2particles.graph.edges import Edges, Ints
+from query2particles.graph.edges import Edges
 from query2particles.methods.search import SearchSettings, TreeSearch
+from query2particles.methods.stored import StoredTails
 from query2particles.methods.truth import FALSE
 
-__all__ = ["Settings", "Stored", "Tree"]
+__all__ = ["Settings", "Tree"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,38 +100,3 @@ class Tree(TreeSearch):
         p = (scores.log_softmax(-1) + c.log()[:, None]).clamp_(max=math.log(self.settings.certain))
         p[stored.pairs, stored.tails] = 0.0
         return p
-
-
-class Stored(NamedTuple):
-    """All tails of n pairs of a head and a relation."""
-
-    pairs: Tensor  # (tails,) of which pair each is
-    tails: Tensor  # (tails,)
-    counts: Tensor  # (n,) how many every pair has
-
-
-class StoredTails(nn.Module):
-    """Stored edges on a device, in rows, one for each (head, relation)."""
-
-    def __init__(self, edges: Edges) -> None:
-        super().__init__()
-        self._relations = edges.relations
-        self._keep("keys", edges.keys)  # (rows,) ascending: head · relations + relation
-        self._keep("offsets", edges.offsets)  # (rows + 1,) of their tails
-        self._keep("tails", edges.tails)
-
-    keys: Tensor
-    offsets: Tensor
-    tails: Tensor
-
-    def of(self, heads: Tensor, relations: Tensor) -> Stored:
-        """Of n pairs (n,)."""
-        wanted = heads * self._relations + relations
-        rows = torch.searchsorted(self.keys, wanted).clamp(max=len(self.keys) - 1)
-        counts = torch.where(self.keys[rows] == wanted, self.offsets[rows + 1] - self.offsets[rows], 0)
-        pairs = torch.repeat_interleave(torch.arange(len(wanted), device=wanted.device), counts)
-        within = torch.arange(len(pairs), device=wanted.device) - (counts.cumsum(0) - counts)[pairs]
-        return Stored(pairs, self.tails[self.offsets[rows][pairs] + within], counts)
-
-    def _keep(self, name: str, values: Ints) -> None:
-        self.register_buffer(name, torch.from_numpy(values.astype(np.int64)), persistent=False)
