@@ -29,7 +29,7 @@ from query2particles.query.syntax import Syntax
 from query2particles.query.text import format_path
 from query2particles.run import Run, is_run_folder
 from query2particles.train import Progress, Trained, train, validation_set
-from query2particles.workload.labels import Labels
+from query2particles.workload.labels import Labelled, Labels
 from query2particles.workload.selection import drawn_queries
 
 __all__ = [
@@ -125,9 +125,7 @@ def ask_all(graph: Graph, k: int) -> Iterator[tuple[str, str, Answered]]:
         yield words, text, ask(graph, text, syntax=syntax, k=k, split="train")
 
 
-def draw_all(
-    graph: Graph, *, count: int, seed: int, progress: Callable[[int], object] | None = None
-) -> tuple[Batch, Mapping[Query, Labels]]:
+def draw_all(graph: Graph, *, count: int, seed: int, progress: Callable[[int], object] | None = None) -> Labelled:
     """Test queries of all fourteen shapes, with their answers."""
     return drawn_queries(graph, "test", most=count, seed=seed, progress=progress)
 

@@ -16,13 +16,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from math import isfinite
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import torch
 
 from query2particles import __version__
 from query2particles.checkpoint import quoted
-from query2particles.engine.exact import Batch
 from query2particles.errors import RunError, UsageError, WorkloadError, clipped
 from query2particles.files import new_file, write_json
 from query2particles.graph.graph import Graph
@@ -31,9 +30,8 @@ from query2particles.methods.guided import Guide, Guided
 from query2particles.methods.joint import FAMILIES, FEATURES, Joint
 from query2particles.methods.registry import METHODS, Model
 from query2particles.methods.tree import Tree
-from query2particles.query.algebra import Query
 from query2particles.run import CALIBRATION, JOINED, RELIABILITY, Run
-from query2particles.workload.labels import Labels
+from query2particles.workload.labels import Labelled
 
 __all__ = ["BEST", "FAST", "GUIDED", "PARTS", "Joined", "check_place", "join", "open_run", "settings_of", "weighing"]
 
@@ -42,8 +40,6 @@ BEST, FAST, GUIDED = "best", "fast", "guided"
 
 PARTS = {"vectors": "q2p", "links": "links"}
 """The folder of each part, and the method that it usually is."""
-
-Labelled: TypeAlias = tuple[Batch, Mapping[Query, Labels]]
 
 _FORMAT = 1
 _COPIED = ("config.json", "trace.jsonl", CALIBRATION, "best.safetensors")
@@ -206,7 +202,7 @@ def _check_parts(vectors: Run, links: Run, graph: Graph) -> None:
         run.check_facts(graph)
         if run.config.training.all_edges:
             raise UsageError(f"{run.folder} was trained on all facts: nothing is left to weigh it by")
-    if hasattr(METHODS[vectors.config.method].method, "trainee") or vectors.config.method == "links":
+    if METHODS[vectors.config.method].trains_another or vectors.config.method == "links":
         raise UsageError(f"{vectors.folder} has no vectors of queries, it is a run of links; name the other one first")
     links.answered_by("tree")  # which says what is wrong, where it cannot
 

@@ -84,6 +84,10 @@ def plot_times(times: Mapping[int, Mapping[str, Mapping[str, float]]], target: P
     _save(figure, target)
 
 
+_WAYS = {"tree": "--", "best": "-.", "fast": ":"}
+"""The ways of a joined run that guided search is drawn beside, and their dashes."""
+
+
 def plot_search(
     curve: Mapping[int, Mapping[str, float]], figures: Mapping[str, float], target: Path, *, caption: str
 ) -> None:
@@ -97,11 +101,11 @@ def plot_search(
     for name, colour in _GROUPS.values():
         points = [own.get(f"{name} MRR", math.nan) for own in curve.values()]
         found.plot(list(curve), points, color=colour, marker="o", label=f"{name}, guided")
-        for other, dashes in (("tree", "--"), ("best", "-."), ("fast", ":")):
+        for other, dashes in _WAYS.items():
             if f"{other} {name} MRR" in figures:
                 found.axhline(figures[f"{other} {name} MRR"], color=colour, linestyle=dashes, label=f"{name}, {other}")
     speed.plot(list(curve), [own["queries/s"] for own in curve.values()], color="tab:gray", marker="o", label="guided")
-    for other, dashes in (("tree", "--"), ("best", "-."), ("fast", ":")):
+    for other, dashes in _WAYS.items():
         speed.axhline(figures[f"{other} queries/s"], color="tab:gray", linestyle=dashes, label=other)
     found.set(title="Validation", ylabel="mean reciprocal rank (%)", ylim=(0, None))
     speed.set(title="Speed", ylabel="queries a second", yscale="log")

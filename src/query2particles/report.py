@@ -16,6 +16,7 @@ from query2particles.experiments.published import (
     columns_of,
     figures_of,
     leaked_into,
+    printed,
     published,
     set_of,
 )
@@ -186,8 +187,7 @@ def results_page(results: Path) -> str:
         "[Evaluation](evaluation.md) says what the figures mean and what compares with what. Cells are empty where",
         "nothing was published.",
     ]
-    kinds = {(one.recipe.graph, set_of({"queries": one.queries})): one.queries for one in experiments().values()}
-    for (graph, kind), queries in kinds.items():
+    for (graph, kind), queries in _sets().items():
         members = [name for name, one in experiments().items() if (one.recipe.graph, one.queries) == (graph, queries)]
         lines += ["", f"## {graph}, {queries}", "", _SETS[kind], ""]
         lines += _results_table(graph, kind, [found[name] for name in members if name in found])
@@ -211,28 +211,28 @@ def with_results(readme: str, results: Path) -> str:
 
 def _averages(results: Path) -> list[str]:
     """By method, of its default variant on every graph and set: here, and in brackets as published."""
-    columns = list(
-        dict.fromkeys((one.recipe.graph, set_of({"queries": one.queries})) for one in experiments().values())
-    )
-    columns.sort(key=lambda column: column[1])  # one set after the other
+    columns = sorted(_sets(), key=lambda column: column[1])  # one set after the other
     rows = []
-    for method, printed in METHOD_NAMES.items():
+    for method, name in METHOD_NAMES.items():
         cells = []
         for graph, kind in columns:
             document = _read(results / f"{graph.lower()}-{kind}-{method}.json")
             ours = _average(figures_of(document, FIGURE_OF[kind])) if document is not None else ""
-            paper = next(
-                (one.values for one in published() if (one.method, one.graph, one.set) == (printed, graph, kind)), {}
-            )
-            cells.append(" ".join(filter(None, [ours, f"({_average(paper, 1)})" if paper else ""])))
+            paper = printed(method, graph, kind)
+            cells.append(" ".join(filter(None, [ours, f"({_average(paper)})" if paper else ""])))
         if any(cells):
-            rows.append((printed, *cells))
+            rows.append((name, *cells))
     return _table(("", *(f"{graph}, {_FIGURES_IN_WORDS[kind]}" for graph, kind in columns)), rows)
 
 
-def _average(values: Mapping[str, float], decimals: int = 1) -> str:
+def _sets() -> dict[tuple[str, str], str]:
+    """The folder of the test queries of each graph and kind of set that there are experiments on."""
+    return {(one.recipe.graph, set_of({"queries": one.queries})): one.queries for one in experiments().values()}
+
+
+def _average(values: Mapping[str, float]) -> str:
     """EPFO, and negation where there is such."""
-    return " / ".join(f"{values[group]:.{decimals}f}" for group in ("epfo", "negation") if group in values)
+    return " / ".join(f"{values[group]:.1f}" for group in GROUPS if group in values)
 
 
 def _command(name: str) -> str:

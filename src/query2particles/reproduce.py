@@ -18,16 +18,14 @@ from typing import Any
 import torch
 
 from query2particles.config import Config, configured
-from query2particles.engine.exact import Batch
 from query2particles.errors import RunError, UsageError
 from query2particles.evaluate import Evaluation, evaluate, result
 from query2particles.experiments.published import (
     FIGURE_OF,
-    METHOD_NAMES,
     columns_of,
     figures_of,
     leaked_into,
-    published,
+    printed,
     set_of,
 )
 from query2particles.experiments.recipes import Experiment, Recipe, experiment
@@ -41,12 +39,10 @@ from query2particles.query.algebra import Query
 from query2particles.run import Run, is_run_folder
 from query2particles.train import Progress, train, validation_set
 from query2particles.workload.hardness import hardness
-from query2particles.workload.labels import Labels
+from query2particles.workload.labels import Labelled
 from query2particles.workload.selection import stored_queries
 
 __all__ = ["Comparison", "Reproduced", "Watch", "compared", "reproduce"]
-
-Labelled = tuple[Batch, Mapping[Query, Labels]]
 
 _TRAINED = "trained.json"
 """In a run folder: what trained it. A run that has it is finished."""
@@ -209,7 +205,7 @@ class _Series:
             raise UsageError("all_edges trains on the test facts: what is measured then is no result")
         self._graph: Graph = open_graph(self._folder)
         self._validation: Labelled | None = None
-        self._queries: dict[str, tuple[Batch, Mapping[Query, Labels], Mapping[Query, Ints]]] = {}
+        self._queries: dict[str, tuple[Labelled, Mapping[Query, Ints]]] = {}
         self._asked: dict[str, Config] = {}
 
     def ask(self, one: Experiment, settings: Sequence[str]) -> None:
@@ -277,8 +273,8 @@ class _Series:
         if one.queries not in self._queries:
             self._watch.say(f"labelling {one.queries}/test")
             test = stored_queries(self._graph, self._folder / one.queries, "test")
-            self._queries[one.queries] = *test, hardness(self._graph.at("train"), self._graph.at("test"), *test)
-        batch, labels, how_hard = self._queries[one.queries]
+            self._queries[one.queries] = test, hardness(self._graph.at("train"), self._graph.at("test"), *test)
+        (batch, labels), how_hard = self._queries[one.queries]
         with self._watch.evaluation(f"evaluating {one.queries}/test", sum(map(len, batch.values()))) as advance:
             asked = replace(run, config=self._asked[one.name])
             model = asked.model(self._graph, self._device)
@@ -313,9 +309,12 @@ class _Series:
 
     def _described(self, one: Experiment) -> dict[str, Any]:
         """The settings as a result file has them."""
-        config = self._portable(self._asked[one.name]).as_json()
-        del config["training"]["seed"]
-        return config
+        return self._written(self._asked[one.name])
+
+    def _written(self, config: Config) -> dict[str, Any]:
+        document = self._portable(config).as_json()
+        del document["training"]["seed"]
+        return document
 
     def _portable(self, config: Config) -> Config:
         """The settings without where the data lie on this machine, and for all seeds alike."""
@@ -355,8 +354,7 @@ class _JoinedSeries(_Series):
         return bool(config == json.loads(json.dumps(self._described(one))))
 
     def _described(self, one: Experiment) -> dict[str, Any]:
-        links = self._links._portable(self._links._config).as_json()
-        del links["training"]["seed"]
+        links = self._links._written(self._links._config)
         return {"method": BEST, "vectors": super()._described(one), "links": links}
 
 
@@ -381,10 +379,7 @@ def compared(document: Mapping[str, Any]) -> Comparison:
     figure = _FIGURES.get((kind, document["method"]), FIGURE_OF[kind])
     ours = figures_of(document, figure)
     columns = columns_of(ours)
-    name = METHOD_NAMES.get(document["method"])
-    paper = next(
-        (row.values for row in published() if (row.method, row.graph, row.set) == (name, document["graph"], kind)), {}
-    )
+    paper = printed(document["method"], document["graph"], kind)
     differences = {column: round(ours[column] - paper[column], 2) for column in columns if column in paper}
     rows: list[tuple[str, ...]] = [
         ("here", *(f"{ours[column]:.2f}" for column in columns)),

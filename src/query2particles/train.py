@@ -23,17 +23,16 @@ from query2particles.config import Config, Training, build
 from query2particles.curriculum import doubts, rate_at, training_parts, training_stream
 from query2particles.endings import diverged, out_of_memory, stop_signals
 from query2particles.engine.disjuncts import Disjuncts
-from query2particles.engine.exact import Batch
 from query2particles.engine.loss import Objective
 from query2particles.engine.update import POOLED, Update
 from query2particles.errors import WorkloadError
 from query2particles.evaluate import evaluate
 from query2particles.graph.graph import Graph
 from query2particles.methods.registry import Model, trainee_of
-from query2particles.query.algebra import SHAPES, Query
+from query2particles.query.algebra import SHAPES
 from query2particles.query.rewrite import Unions
 from query2particles.run import Run
-from query2particles.workload.labels import Labels
+from query2particles.workload.labels import Labelled
 from query2particles.workload.selection import drawn_queries, stored_queries
 from query2particles.workload.stream import Part
 
@@ -87,7 +86,7 @@ def train(
     graph: Graph,
     *,
     device: torch.device | str = "cpu",
-    validation: tuple[Batch, Mapping[Query, Labels]] | None = None,
+    validation: Labelled | None = None,
     on_progress: Callable[[Progress], object] = lambda _: None,
     on_note: Callable[[str], object] = lambda _: None,
 ) -> Trained:
@@ -197,7 +196,7 @@ def prepare(config: Config, graph: Graph, device: torch.device) -> Prepared:
     return Prepared(model, trained, optimiser, generator, parts, update)
 
 
-def validation_set(graph: Graph, training: Training) -> tuple[Batch, Mapping[Query, Labels]] | None:
+def validation_set(graph: Graph, training: Training) -> Labelled | None:
     """Validation queries with their answers, from a folder or drawn; None where the graph has no validation facts."""
     most = training.validation_queries
     if training.validation:
@@ -211,9 +210,7 @@ def validation_set(graph: Graph, training: Training) -> tuple[Batch, Mapping[Que
     return (batch, labels) if batch else None
 
 
-def _answerable(
-    model: Model, validation: tuple[Batch, Mapping[Query, Labels]] | None, unions: Unions
-) -> tuple[Batch, Mapping[Query, Labels]] | None:
+def _answerable(model: Model, validation: Labelled | None, unions: Unions) -> Labelled | None:
     """Nothing where the model can answer none of the queries."""
     shapes = validation[0] if validation else ()
     return None if all(Disjuncts.of(shape, unions).lacking(model) for shape in shapes) else validation

@@ -32,13 +32,14 @@ from query2particles.provenance import machine
 from query2particles.query.algebra import SHAPES, Project, Query, nickname
 from query2particles.query.rewrite import Unions
 
-__all__ = ["Calls", "bench_answer", "bench_answer_methods", "best_answers"]
+__all__ = ["BEST_ANSWERS", "Calls", "bench_answer", "bench_answer_methods", "best_answers"]
 
 _COUNT = {"cpu": 100, "cuda": 500}
 """Queries of each shape."""
 
 _WARM_UP = 5
-_BEST = 10
+BEST_ANSWERS = 10
+"""So many are found of each query."""
 
 _SIZES = (1, 128)
 """How many queries of a shape are answered together where methods are compared."""
@@ -88,7 +89,7 @@ def bench_answer(
         "answer",
         machine(where.type),
         f"{where.type}, {subject.graph.name}, {entities:,} entities, {subject.queries:,} test queries of {len(batch)} "
-        f"shapes, untrained {in_words(settings)}; from ids to the best {_BEST}",
+        f"shapes, untrained {in_words(settings)}; from ids to the best {BEST_ANSWERS}",
         compares="times as many answers a second together as one query at a time",
     )
     every: list[float] = []
@@ -138,7 +139,7 @@ def bench_answer_methods(
         machine(where.type),
         f"{where.type}, {graph.name}, {entities:,} entities, test queries of {len(batch)} shapes, every method in its "
         f"{in_words(settings)}, untrained (of weights only depends how many entities tree follows); from ids to the "
-        f"best {_BEST}; "
+        f"best {BEST_ANSWERS}; "
         f"medians of {calls.most} calls, or of those that begin within {calls.seconds:g} s",
         compares="times as long for cqd-beam as for q2p, where there are two hops or more",
     )
@@ -164,7 +165,7 @@ def best_answers(model: Model, shape: Query, ids: Ints, entities: int, unions: U
     """The ten best entities for each row of ids, as numbers: all work is done when they are there."""
     with scoring(model):
         scores = score_all(model, {shape: ids}, entities, unions)[shape].scores
-        best: list[list[int]] = best_of([(0, scores)], _BEST)[0].tolist()
+        best: list[list[int]] = best_of([(0, scores)], BEST_ANSWERS)[0].tolist()
         return best
 
 

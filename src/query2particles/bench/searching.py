@@ -11,24 +11,23 @@ from pathlib import Path
 
 import torch
 
+from query2particles.bench.answering import BEST_ANSWERS, best_answers
 from query2particles.bench.models import median_seconds
 from query2particles.bench.record import Bench, Say, significant
-from query2particles.engine.exact import Batch
-from query2particles.engine.ranks import best_of, rows_at_once, scoring
-from query2particles.engine.scored import score_all
+from query2particles.engine.ranks import rows_at_once
 from query2particles.errors import UsageError, WorkloadError
 from query2particles.evaluate import evaluate
+from query2particles.graph.graph import Graph
 from query2particles.joined import BEST, FAST, GUIDED, Joined, open_run
-from query2particles.methods.registry import Model
 from query2particles.provenance import machine
-from query2particles.query.algebra import GROUP_NAMES, Query
+from query2particles.query.algebra import GROUP_NAMES
+from query2particles.run import Run
 from query2particles.train import validation_set
-from query2particles.workload.labels import Labels
+from query2particles.workload.labels import Labelled
 
 __all__ = ["PROPOSALS", "bench_search", "guided_curve"]
 
 PROPOSALS = (4, 8, 16, 32, 64, 128, 256)
-_BEST_ANSWERS = 10
 _COUNT = {"cpu": 10, "cuda": 500}
 """Validation queries of each shape."""
 
@@ -58,21 +57,20 @@ def bench_search(
         "search",
         machine(where.type),
         f"{where.type}, {graph.name}, {len(graph.entities):,} entities, {sum(map(len, validation[0].values())):,} "
-        f"validation queries of {len(validation[0])} shapes; from ids to the best {_BEST_ANSWERS}, at most {_TOGETHER} "
+        f"validation queries of {len(validation[0])} shapes; from ids to the best {BEST_ANSWERS}, at most {_TOGETHER} "
         "queries at a time; m: proposals of each particle, four times as many for the answers",
         compares="share of full search's MRR",
     )
     full: dict[str, float] = {}
     for method, settings in ((_FULL, ["several=any"]), (FAST, []), (BEST, [])):
         say(method)
-        model = run.answered_by(method, settings).model(graph, where)
-        found = _measure(result, method, model, validation, len(graph.entities))
+        found = _measure(result, method, run.answered_by(method, settings), graph, where, validation)
         full = full or found
     kept: dict[int, float] = {}
     for m in proposals:
         say(f"{GUIDED}, m = {m}")
         guided = run.answered_by(GUIDED, [f"proposals={m}", f"answers={4 * m}"])
-        found = _measure(result, f"m={m}", guided.model(graph, where), validation, len(graph.entities))
+        found = _measure(result, f"m={m}", guided, graph, where, validation)
         for group in full:
             result.ratios[f"m={m} {group}"] = significant(found[group] / max(full[group], 1e-9))
         kept[m] = result.ratios[f"m={m} {GROUP_NAMES['all']}"]
@@ -93,22 +91,20 @@ def guided_curve(figures: Mapping[str, float]) -> dict[int, dict[str, float]]:
 
 
 def _measure(
-    result: Bench, name: str, model: Model, validation: tuple[Batch, Mapping[Query, Labels]], entities: int
+    result: Bench, name: str, run: Run, graph: Graph, device: torch.device, validation: Labelled
 ) -> dict[str, float]:
     """Take down the MRR of each group of shapes, which is returned, and the speed."""
     batch, labels = validation
-    percentages = evaluate(model, batch, labels).percentages(4)
+    model, unions, entities = run.model(graph, device), run.config.training.unions, len(graph.entities)
+    percentages = evaluate(model, batch, labels, unions=unions).percentages(4)
     found = {GROUP_NAMES[group]: value for group, value in percentages.items()}
     together = min(_TOGETHER, rows_at_once(model, entities))
 
     def answer_all() -> None:
-        with scoring(model):
-            for shape, ids in batch.items():
-                for start in range(0, len(ids), together):
-                    some = {shape: ids[start : start + together]}
-                    best_of([(0, score_all(model, some, entities)[shape].scores)], _BEST_ANSWERS)[0].tolist()
+        for shape, ids in batch.items():
+            for start in range(0, len(ids), together):
+                best_answers(model, shape, ids[start : start + together], entities, unions)
 
-    device = next(iter(model.parameters())).device
     if device.type == "cuda":
         answer_all()  # what is captured or planned at first is no part of answering
     seconds = median_seconds(answer_all, device, 3 if device.type == "cuda" else 1)

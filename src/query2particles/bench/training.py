@@ -97,8 +97,8 @@ def bench_train_methods(
         f"its training mix, sampling included; medians of {effort.blocks} blocks of {effort.updates} updates",
     )
     for method, entry in METHODS.items():
-        if hasattr(entry.method, "trainee"):
-            continue  # it is another one that is trained
+        if entry.trains_another:
+            continue
         say(method)
         figures, _ = _updates(graph, configured(preset(method), None, [f"batch={batch}"]), where, effort)
         del figures["queries in a batch"]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from query2particles.joined import Joined
     from query2particles.joining import FamilyFit
     from query2particles.run import Run
+    from query2particles.workload.labels import Labelled
 
 __all__ = ["Parts", "join", "train_best"]
 
@@ -40,9 +41,12 @@ def join(
 ) -> None:
     """Join a run of vectors and a run of links: both, and stored facts, weighed by validation queries."""
     from query2particles.run import Run
+    from query2particles.train import validation_set
 
     first, second = Run.open(vectors), Run.open(links)
-    _join(out, first, second, first.graph(graph), device_named(device), json)
+    opened = first.graph(graph)
+    validation = validation_set(opened, first.config.training)
+    _join(out, first, second, opened, validation, device_named(device), json)
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ def train_best(parts: Parts, device: str, json: bool) -> None:
         part: configured(preset(method, parts.preset), None, settings_of(part, parts.settings))
         for part, method in PARTS.items()
     }
-    weighing(validation_set(graph, configs["vectors"].training), graph)  # better now than when all is trained
+    validation = weighing(validation_set(graph, configs["vectors"].training), graph)  # refused before all is trained
     check_place(parts.out, *(parts.out / part for part in PARTS))
     runs = {part: _run_of(parts.out / part, config, graph, parts.graph) for part, config in configs.items()}
     for part, run in runs.items():
@@ -90,7 +94,7 @@ def train_best(parts: Parts, device: str, json: bool) -> None:
             )
             raise Stopped(trained.signal)
         calibrate_where_possible(run, graph, device)
-    _join(parts.out, runs["vectors"], runs["links"], graph, device, json)
+    _join(parts.out, runs["vectors"], runs["links"], graph, validation, device, json)
 
 
 def _run_of(folder: Path, config: Any, graph: Graph, graph_folder: str) -> Run:
@@ -106,12 +110,12 @@ def _run_of(folder: Path, config: Any, graph: Graph, graph_folder: str) -> Run:
     return run
 
 
-def _join(out: Path, vectors: Run, links: Run, graph: Graph, device: str, json: bool) -> None:
+def _join(
+    out: Path, vectors: Run, links: Run, graph: Graph, validation: Labelled | None, device: str, json: bool
+) -> None:
     from query2particles.joined import join as join_runs
     from query2particles.show import note, print_json, progress_bar
-    from query2particles.train import validation_set
 
-    validation = validation_set(graph, vectors.config.training)
     count = 0 if validation is None else sum(map(len, validation[0].values()))
     with progress_bar("weighing the parts", count) as progress:
         joined, fits = join_runs(out, vectors, links, graph, validation, device=device, progress=progress)

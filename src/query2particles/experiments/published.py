@@ -20,6 +20,7 @@ __all__ = [
     "columns_of",
     "figures_of",
     "leaked_into",
+    "printed",
     "published",
     "set_of",
 ]
@@ -64,6 +65,12 @@ def published() -> tuple[Published, ...]:
         for graph, rows in table["rows"].items()
         for method, numbers in rows.items()
     )
+
+
+def printed(method: str, graph: str, kind: str) -> Mapping[str, float]:
+    """What is published for a method of ours on a graph and set; nothing, where nothing is."""
+    wanted = METHOD_NAMES.get(method), graph, kind
+    return next((row.values for row in published() if (row.method, row.graph, row.set) == wanted), {})
 
 
 def set_of(result: Mapping[str, Any]) -> str:

@@ -42,6 +42,11 @@ class Entry:
         return found
 
     @property
+    def trains_another(self) -> bool:
+        """Whether what is trained and saved is not the method itself, but what it answers on top of."""
+        return hasattr(self.method, "trainee")
+
+    @property
     def unions(self) -> tuple[Unions, ...]:
         """How it can answer unions, its own way first."""
         possible: dict[Unions, bool] = {

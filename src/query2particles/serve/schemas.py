@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
 
+from query2particles.answer import Method, Status
 from query2particles.query.syntax import Syntax
 from query2particles.serve.limits import Limits
 
@@ -38,8 +39,6 @@ __all__ = [
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 RunName = Annotated[str | None, Field(description="One of /v1/runs; without it, the default.", max_length=200)]
-Status = Literal["known", "supported", "predicted"]
-Method = Literal["exact", "neural", "both", "best", "fast"]
 
 
 class Incoming(BaseModel):

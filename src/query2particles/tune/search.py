@@ -7,7 +7,7 @@ import errno
 import fcntl
 import gc
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -17,16 +17,14 @@ from time import sleep
 import torch
 
 from query2particles.endings import Stopping, stop_signals
-from query2particles.engine.exact import Batch
 from query2particles.errors import RunError, TrainingError, UsageError, WorkloadError
 from query2particles.files import new_file
 from query2particles.graph.graph import Graph
 from query2particles.provenance import commit, machine
-from query2particles.query.algebra import Query
 from query2particles.run import Run, is_run_folder
 from query2particles.train import Progress, train, validation_set
 from query2particles.tune.plan import Outcome, Plan, name_of
-from query2particles.workload.labels import Labels
+from query2particles.workload.labels import Labelled
 
 __all__ = ["BEST", "RUNS", "Tuned", "tune"]
 
@@ -168,7 +166,7 @@ class _Worker:
             partial.write_text(f"{lines}{json.dumps(asdict(outcome))}\n", "utf-8")
 
     @cached_property
-    def _validation(self) -> tuple[Batch, Mapping[Query, Labels]]:
+    def _validation(self) -> Labelled:
         """The same queries for all trials."""
         found = validation_set(self.graph, self.plan.config.training)
         if found is None:

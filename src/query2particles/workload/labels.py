@@ -9,15 +9,16 @@ benchmark counts the same way. Training queries have one level only: all their a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from query2particles.engine.exact import Batch, exact_answers
 from query2particles.engine.sets import Sets
 from query2particles.graph.graph import Graph, Split, smaller
 from query2particles.query.algebra import Query
 
-__all__ = ["Labels", "label", "labels_between"]
+__all__ = ["Labelled", "Labels", "label", "labels_between"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,10 @@ class Labels:
     easy: Sets
     hard: Sets
     lost: Sets
+
+
+Labelled: TypeAlias = tuple[Batch, Mapping[Query, Labels]]
+"""Queries with their answers."""
 
 
 def label(
