@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from query2particles.bench.data import bench_data
@@ -22,8 +23,8 @@ from query2particles.config import configured
 from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.exact import Batch
 from query2particles.engine.plan import compile_shapes
-from query2particles.engine.ranks import best_of, rows_at_once, scoring
-from query2particles.engine.scored import score_all
+from query2particles.engine.ranks import rows_at_once, scoring
+from query2particles.engine.scored import best_of_all
 from query2particles.graph.edges import Ints
 from query2particles.graph.graph import Graph
 from query2particles.methods.registry import METHODS, Model
@@ -98,7 +99,7 @@ def bench_answer(
         milliseconds = []
         for row in np.concatenate([ids[:_WARM_UP], ids]):
             started = time.perf_counter()
-            best_answers(model, shape, row[None], entities)
+            best_answers(model, {shape: row[None]}, entities)
             milliseconds.append(1000 * (time.perf_counter() - started))
         own = milliseconds[len(ids[:_WARM_UP]) :]
         every += own
@@ -110,7 +111,7 @@ def bench_answer(
     def answer_all() -> None:
         for shape, ids in batch.items():
             for start in range(0, len(ids), together):
-                best_answers(model, shape, ids[start : start + together], entities)
+                best_answers(model, {shape: ids[start : start + together]}, entities)
 
     answer_all()
     seconds = median_seconds(answer_all, where, 3)
@@ -149,7 +150,7 @@ def bench_answer_methods(
         for shape, ids in batch.items():
             if Disjuncts.of(shape, unions).lacking(model):
                 continue
-            answer = partial(best_answers, model, shape, entities=entities, unions=unions)
+            answer = partial(_answer_shape, model, shape, entities, unions)
             answer(ids[:1])  # what is imported and planned at first is no part of answering
             for size in _SIZES:
                 seconds = calls.median_seconds(answer, ids, size)
@@ -161,12 +162,17 @@ def bench_answer_methods(
     return result
 
 
-def best_answers(model: Model, shape: Query, ids: Ints, entities: int, unions: Unions = "native") -> list[list[int]]:
-    """The ten best entities for each row of ids, as numbers: all work is done when they are there."""
+def best_answers(
+    model: Model, batch: Batch, entities: int, unions: Unions = "native"
+) -> dict[Query, tuple[Ints, npt.NDArray[np.float32]]]:
+    """The ten best entities of every query and their scores, on the host: all work is done when they are there."""
     with scoring(model):
-        scores = score_all(model, {shape: ids}, entities, unions)[shape].scores
-        best: list[list[int]] = best_of([(0, scores)], BEST_ANSWERS)[0].tolist()
-        return best
+        found = best_of_all(model, batch, BEST_ANSWERS, entities, unions)
+        return {shape: (best.entities.cpu().numpy(), best.scores.cpu().numpy()) for shape, best in found.items()}
+
+
+def _answer_shape(model: Model, shape: Query, entities: int, unions: Unions, ids: Ints) -> None:
+    best_answers(model, {shape: ids}, entities, unions)
 
 
 def _queries(data: Path | None, count: int, say: Say) -> tuple[Graph, Batch]:
