@@ -275,6 +275,7 @@ def test_answers_are_timed_shape_by_shape() -> None:
     assert all(result.figures[f"{name} 95th percentile ms"] >= result.figures[f"{name} median ms"] for name in SHAPES)
     assert result.figures["together answers/s"] > 0
     assert result.ratios["together"] > 0
+    assert f"{14 * 32} of all shapes together" in result.about
 
 
 def test_the_command_keeps_a_result_for_each_device(tmp_path: Path) -> None:
@@ -301,4 +302,6 @@ def test_a_setting_that_is_not_there() -> None:
 def test_queries_of_the_benchmark_graph(data: Path) -> None:
     result = bench_answer(data, count=10, settings=["dimension=16"], say=lambda _: None)
     assert "FB15k-237, 14,505 entities" in result.about
+    result = bench_answer(data, graph="NELL", count=10, settings=["dimension=16"], say=lambda _: None)
+    assert "NELL, 63,361 entities" in result.about
     assert np.isfinite(list(result.figures.values())).all()

@@ -113,8 +113,10 @@ def test_rounding_finds_the_same(entities: int, width: int, watch: Watch) -> Non
     assert watch.doubtful <= 2
 
 
-@pytest.mark.usefixtures("rounded_here")
-def test_blocks_of_queries_give_what_all_give(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rounded_on", [set(), {"cpu"}], ids=["float32", "float16"])
+def test_blocks_of_queries_give_what_all_give(rounded_on: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ROUNDED_ON", rounded_on)
+    monkeypatch.setattr(module, "_MANY_ROWS", 1)
     factors = random_factors(7, queries=33)
     together = nearest(*factors, 5)
     monkeypatch.setattr(module, "_PRODUCT_BYTES", {"cpu": 4 * 2 * 5000 * 10})

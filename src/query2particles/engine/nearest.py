@@ -122,7 +122,10 @@ def nearest(particles: Tensor, table: Tensor, bias: Tensor, k: int) -> Best:
     many = len(table) >= 4 * _COARSE_GROUP * _candidates(k) and rows >= _MANY_ROWS and table.numel() <= _MOST_NUMBERS
     if many and table.device.type in _ROUNDED_ON:
         return _nearest_by_rounding(particles, table, bias, k)
-    return best_of(product_blocks(particles, table, bias), k)
+    # So many queries that a block of their products has many more groups than are looked into.
+    together = fitting(_PRODUCT_BYTES, table.device, particles.shape[1] * 8 * k * _NEIGHBOURS)
+    found = [best_of(product_blocks(some, table, bias), k) for some in torch.split(particles, together)]
+    return found[0] if len(found) == 1 else Best(*map(torch.cat, zip(*found, strict=True)))
 
 
 def _nearest_by_rounding(particles: Tensor, table: Tensor, bias: Tensor, k: int) -> Best:
