@@ -34,7 +34,7 @@ from query2particles.presets import preset
 from query2particles.provenance import machine
 from query2particles.query.algebra import SHAPES, Project, Query, nickname
 from query2particles.query.rewrite import Unions
-from query2particles.workload.selection import drawn_queries
+from query2particles.workload.selection import drawn_queries, stored_set
 
 __all__ = ["BEST_ANSWERS", "Calls", "bench_answer", "bench_answer_methods", "best_answers"]
 
@@ -139,7 +139,9 @@ def _subject(
 ) -> tuple[Subject, Unions, str]:
     """What is measured, how it answers unions, and what it is in words."""
     if run is None:
-        subject = Subject.of(data, device, count, _COUNT, settings, say, name=graph)
+        own_queries = stored_set(data / graph, "test") if data else None
+        queries = own_queries.name if own_queries else "betae"
+        subject = Subject.of(data, device, count, _COUNT, settings, say, name=graph, queries=queries)
         return subject, "native", f"untrained {in_words(settings)}"
     if settings:
         raise UsageError("a run is measured as it is: leave out --set")
