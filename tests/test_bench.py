@@ -135,7 +135,7 @@ def test_best_answers_are_the_best() -> None:
         with scoring(model):
             (state,) = execute(compile_shapes((shape,), model.kind), model, [torch.as_tensor(ids)])
             order = model.score(state).argsort(dim=1, descending=True, stable=True)[:, :10]
-        assert best_answers(model, shape, ids, len(GRAPH.entities)) == order.tolist()
+        assert best_answers(model, {shape: ids}, len(GRAPH.entities))[shape][0].tolist() == order.tolist()
 
 
 @pytest.mark.parametrize("name", ["2u", "up"])
@@ -151,7 +151,8 @@ def test_the_best_answers_of_a_union_are_those_of_its_parts(name: str) -> None:
             parts = [model.project(part, columns[4], hop=1) for part in parts]
         scores = torch.maximum(*map(model.score, parts))
     order = scores.argsort(dim=1, descending=True, stable=True)[:, :10]
-    assert best_answers(model, SHAPES[name], ids, len(GRAPH.entities), "dnf") == order.tolist()
+    found, _ = best_answers(model, {SHAPES[name]: ids}, len(GRAPH.entities), "dnf")[SHAPES[name]]
+    assert found.tolist() == order.tolist()
 
 
 def test_calls_go_round_the_queries_until_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,6 +275,7 @@ def test_answers_are_timed_shape_by_shape() -> None:
     assert all(result.figures[f"{name} 95th percentile ms"] >= result.figures[f"{name} median ms"] for name in SHAPES)
     assert result.figures["together answers/s"] > 0
     assert result.ratios["together"] > 0
+    assert f"{14 * 32} of all shapes together" in result.about
 
 
 def test_the_command_keeps_a_result_for_each_device(tmp_path: Path) -> None:
@@ -300,4 +302,6 @@ def test_a_setting_that_is_not_there() -> None:
 def test_queries_of_the_benchmark_graph(data: Path) -> None:
     result = bench_answer(data, count=10, settings=["dimension=16"], say=lambda _: None)
     assert "FB15k-237, 14,505 entities" in result.about
+    result = bench_answer(data, graph="NELL", count=10, settings=["dimension=16"], say=lambda _: None)
+    assert "NELL, 63,361 entities" in result.about
     assert np.isfinite(list(result.figures.values())).all()

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from processes import q2p
+from query2particles.bench.answering import bench_answer
 from query2particles.bench.searching import bench_search, guided_curve
-from query2particles.errors import UsageError
+from query2particles.errors import UnsupportedError, UsageError
 from query2particles.evaluate import evaluate
 from query2particles.joined import join, open_run
 from query2particles.report import speed_page
@@ -67,10 +68,24 @@ def test_the_command(folder: Path, tmp_path: Path) -> None:
     assert "![The ways of a joined run on a CPU]" in speed_page(tmp_path)
 
 
+def test_answers_of_a_run(folder: Path) -> None:
+    """Of a joined run and of a part, with unions as each answers them."""
+    for run, method in ((folder, "best"), (folder / "vectors", "q2p"), (folder / "links", "links")):
+        if method == "links":
+            with pytest.raises(UnsupportedError):
+                bench_answer(None, run=run, count=10, say=lambda _: None)
+            continue
+        found = bench_answer(None, run=run, count=10, say=lambda _: None)
+        assert f"40 entities, 140 test queries of 14 shapes, a run of {method};" in found.about
+        assert found.figures["together answers/s"] > 0
+
+
 def test_what_is_no_joined_run_is_refused(folder: Path) -> None:
     with pytest.raises(UsageError, match="no joined run"):
         bench_search(folder / "vectors")
-    for arguments in (["search"], ["answer", "--run", str(folder)]):
+    for arguments in (["search"], ["train", "--run", str(folder)], ["answer", "--all-methods", "--run", str(folder)]):
         assert "--run" in q2p("bench", *arguments, code=2).stderr
+    assert "leave out --set" in q2p("bench", "answer", "--run", str(folder), "--set", "beam=3", code=2).stderr
+    assert "--data" in q2p("bench", "answer", "--run", str(folder), "--graph", "NELL", code=2).stderr
     refused = q2p("bench", "search", "--run", str(folder), "--set", "beam=3", code=2)
     assert "leave out --set" in refused.stderr

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from query2particles.engine import nearest
 from query2particles.engine import ranks as module
 from query2particles.engine.exact import Exact
 from query2particles.engine.method import Method, width
@@ -161,7 +162,7 @@ def test_progress_hears_of_every_query() -> None:
 @pytest.mark.parametrize("few", [0, 256])
 def test_blocks_of_entities_give_the_same_scores(block: int | None, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole numbers, so that no order of adding rounds: with factors, and with the method's own score."""
-    monkeypatch.setattr(module, "_FEW_ROWS", few)
+    monkeypatch.setattr(nearest, "_FEW_ROWS", few)
     method = Particles(entities=23, particles=3, seed=1)
     state = method.anchor(torch.arange(9))
     expected = method.score(state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -13,11 +14,13 @@ import torch
 from torch import nn
 
 from query2particles.config import configured
-from query2particles.engine import scored
+from query2particles.engine import nearest, scored
 from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.exact import Batch
+from query2particles.engine.nearest import Best, best_of
 from query2particles.engine.ranks import scoring
-from query2particles.engine.scored import Scored, score_all
+from query2particles.engine.scored import Scored, best_of_all, score_all
+from query2particles.errors import TrainingError
 from query2particles.methods.registry import METHODS, Model, make
 from query2particles.presets import preset
 from query2particles.query.algebra import SHAPES
@@ -100,6 +103,65 @@ def test_replays_score_as_the_method_does(name: str) -> None:
     assert Again.made == (2 * len(answerable(model, unions)) if getattr(model, "replayed", True) else 0)
 
 
+def assert_best(found: Best, scores: torch.Tensor, k: int) -> None:
+    """As far as scores that are computed in another batch tell entities apart."""
+    close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-5 * float(scores.clamp(min=-1e3).abs().max()))
+    right = best_of([(0, scores)], k).scores
+    close(found.scores, right)
+    close(scores.gather(1, found.entities), right)
+    assert all(len(set(row)) == len(row) for row in found.entities.tolist())
+
+
+@each_method
+def test_the_best_of_all_shapes_are_those_of_their_scores(name: str) -> None:
+    """More of them than entities, too."""
+    model, unions = model_of(name)
+    batch = {shape: BATCH[shape] for shape in answerable(model, unions)}
+    for k in (10, ENTITIES + 1):
+        with scoring(model):
+            found = best_of_all(model, batch, k, ENTITIES, unions)
+        assert list(found) == list(batch)
+        for shape, one in ask(model, batch, unions).items():
+            assert_best(found[shape], one.scores, k)
+
+
+@pytest.mark.parametrize("unions", ["native", "dnf", "de-morgan"])
+def test_the_best_by_rounded_products(unions: Unions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shapes whose states are of different widths, and unions whose parts are put side by side."""
+    monkeypatch.setattr(nearest, "_ROUNDED_ON", {"cpu"})
+    monkeypatch.setattr(nearest, "_MANY_ROWS", 1)
+    monkeypatch.setattr(nearest, "_COARSE_GROUP", 1)
+    model, _ = model_of("q2p")
+    with scoring(model):
+        found = best_of_all(model, BATCH, 2, ENTITIES, unions)
+    for shape, one in ask(model, BATCH, unions).items():
+        assert_best(found[shape], one.scores, 2)
+
+
+@each_method
+@pytest.mark.usefixtures("replays")
+def test_replays_find_the_best(name: str) -> None:
+    model, unions = model_of(name)
+    shapes = answerable(model, unions)
+    asked = [(shape, BATCH[shape][start : start + 2], k) for shape in shapes for start in (0, 3) for k in (3, 5)]
+    with scoring(model):
+        found = [best_of_all(model, {shape: ids}, k, ENTITIES, unions)[shape] for shape, ids, k in asked]
+    for (shape, ids, k), best in zip(asked, found, strict=True):
+        right = best_of([(0, expected(model, {shape: ids}, unions)[shape].scores)], k)
+        assert torch.equal(best.entities, right.entities)
+        assert torch.equal(best.scores, right.scores)
+    assert Again.made == (2 * len(shapes) if getattr(model, "replayed", True) else 0)
+
+
+@pytest.mark.usefixtures("replays")
+def test_replays_refuse_what_is_no_number() -> None:
+    model, _ = model_of("q2p")
+    with torch.no_grad():
+        model.get_parameter("entities")[7] = torch.nan
+    with scoring(model), pytest.raises(TrainingError, match="NaN"):
+        best_of_all(model, {SHAPES["1p"]: BATCH[SHAPES["1p"]][:2]}, 3, ENTITIES)
+
+
 @pytest.mark.usefixtures("replays")
 def test_results_are_the_askers_own() -> None:
     model, _ = model_of("q2p")
@@ -172,7 +234,8 @@ def test_what_is_replayed_needs_no_host(name: str) -> None:
         with scoring(model):
             scored._scored(model, ids, ENTITIES, unions)  # what is remembered from the first time on
             with Unattended():
-                scored._scored(model, ids, ENTITIES, unions)
+                found = scored._scored(model, ids, ENTITIES, unions)
+                nearest.select_best([(0, found[shape].scores)], 5)
 
 
 @pytest.mark.gpu
@@ -186,6 +249,9 @@ def test_captured_scores_are_those_of_the_cpu(name: str) -> None:
             some = {shape: np.roll(BATCH[shape], number, axis=0)[:2]}
             ours, theirs = ask(there, some, unions)[shape], ask(model, some, unions)[shape]
             torch.testing.assert_close(ours.scores.cpu(), theirs.scores, rtol=1e-3, atol=1e-3)
+            with scoring(there):
+                best = best_of_all(there, some, 5, ENTITIES, unions)[shape]
+            torch.testing.assert_close(best.scores.cpu(), best_of([(0, theirs.scores)], 5).scores, rtol=1e-3, atol=1e-3)
     held = scored._REPLAYS.get(there)
     assert (held is not None) == getattr(there, "replayed", True)
     assert isinstance(there, nn.Module)

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from query2particles.bench.data import bench_data
@@ -22,22 +23,32 @@ from query2particles.config import configured
 from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.exact import Batch
 from query2particles.engine.plan import compile_shapes
-from query2particles.engine.ranks import best_of, rows_at_once, scoring
-from query2particles.engine.scored import score_all
+from query2particles.engine.ranks import Factored, rows_at_once, scoring
+from query2particles.engine.scored import best_of_all
+from query2particles.errors import UsageError
 from query2particles.graph.edges import Ints
 from query2particles.graph.graph import Graph
+from query2particles.joined import open_run
 from query2particles.methods.registry import METHODS, Model
 from query2particles.presets import preset
 from query2particles.provenance import machine
 from query2particles.query.algebra import SHAPES, Project, Query, nickname
 from query2particles.query.rewrite import Unions
+from query2particles.workload.selection import drawn_queries, stored_set
 
 __all__ = ["BEST_ANSWERS", "Calls", "bench_answer", "bench_answer_methods", "best_answers"]
 
 _COUNT = {"cpu": 100, "cuda": 500}
-"""Queries of each shape."""
+"""Queries of each shape that are answered one at a time."""
+
+_TOGETHER = {"cpu": 32, "cuda": 2048}
+"""Queries of each shape that are answered together, all shapes in one call; where there are fewer, they come again."""
+
+_STATES = 8
+"""Of methods that score all entities on the way: for how many matrices of scores there must be room."""
 
 _WARM_UP = 5
+_REPEATS = 5
 BEST_ANSWERS = 10
 """So many are found of each query."""
 
@@ -78,18 +89,23 @@ def bench_answer(
     data: Path | None,
     device: torch.device | str = "cpu",
     *,
+    graph: str = "FB15k-237",
+    run: Path | None = None,
     count: int | None = None,
     settings: Sequence[str] = (),
     say: Say = print,
 ) -> Bench:
-    """Answers of an untrained model of the default preset, of FB15k-237's size."""
-    subject = Subject.of(data, device, count, _COUNT, settings, say)
+    """Answers of an untrained model of the default preset, of a benchmark graph's size; or of a run, on its graph."""
+    subject, unions, model_in_words = _subject(data, device, graph, run, count, settings, say)
     where, batch, model, entities = subject.device, subject.batch, subject.model, len(subject.graph.entities)
+    mixed = {shape: np.resize(ids, (_fitting(subject), ids.shape[1])) for shape, ids in batch.items()}
+    answered = sum(map(len, mixed.values()))
     result = Bench(
         "answer",
         machine(where.type),
         f"{where.type}, {subject.graph.name}, {entities:,} entities, {subject.queries:,} test queries of {len(batch)} "
-        f"shapes, untrained {in_words(settings)}; from ids to the best {BEST_ANSWERS}",
+        f"shapes, {model_in_words}; from ids to the best {BEST_ANSWERS} and their scores, one query at a time, and "
+        f"{answered:,} of all shapes together, median of {_REPEATS}",
         compares="times as many answers a second together as one query at a time",
     )
     every: list[float] = []
@@ -98,25 +114,51 @@ def bench_answer(
         milliseconds = []
         for row in np.concatenate([ids[:_WARM_UP], ids]):
             started = time.perf_counter()
-            best_answers(model, shape, row[None], entities)
+            best_answers(model, {shape: row[None]}, entities, unions)
             milliseconds.append(1000 * (time.perf_counter() - started))
         own = milliseconds[len(ids[:_WARM_UP]) :]
         every += own
         _note(result, nickname(shape), own)
     _note(result, "all", every)
-    say("all together")
-    together = rows_at_once(model, entities)
-
-    def answer_all() -> None:
-        for shape, ids in batch.items():
-            for start in range(0, len(ids), together):
-                best_answers(model, shape, ids[start : start + together], entities)
-
-    answer_all()
-    seconds = median_seconds(answer_all, where, 3)
-    result.figures["together answers/s"] = round(subject.queries / seconds)
-    result.ratios["together"] = round(sum(every) / 1000 / seconds, 2)
+    say(f"{answered:,} together")
+    best_answers(model, mixed, entities, unions)
+    seconds = median_seconds(lambda: best_answers(model, mixed, entities, unions), where, _REPEATS)
+    result.figures["together answers/s"] = round(answered / seconds)
+    result.ratios["together"] = round(statistics.mean(every) / 1000 * answered / seconds, 2)
     return result
+
+
+def _subject(
+    data: Path | None,
+    device: torch.device | str,
+    graph: str,
+    run: Path | None,
+    count: int | None,
+    settings: Sequence[str],
+    say: Say,
+) -> tuple[Subject, Unions, str]:
+    """What is measured, how it answers unions, and what it is in words."""
+    if run is None:
+        own_queries = stored_set(data / graph, "test") if data else None
+        queries = own_queries.name if own_queries else "betae"
+        subject = Subject.of(data, device, count, _COUNT, settings, say, name=graph, queries=queries)
+        return subject, "native", f"untrained {in_words(settings)}"
+    if settings:
+        raise UsageError("a run is measured as it is: leave out --set")
+    where, opened = torch.device(device), open_run(run)
+    own = opened.graph()
+    batch, _ = drawn_queries(own, "test", most=count or _COUNT[where.type], seed=0)
+    subject = Subject(where, own, batch, opened.model(own, where))
+    return subject, opened.config.training.unions, f"a run of {opened.config.method}"
+
+
+def _fitting(subject: Subject) -> int:
+    """How many queries of each shape are answered together."""
+    most = _TOGETHER[subject.device.type]
+    if isinstance(subject.model, Factored):
+        return most
+    room = rows_at_once(subject.model, len(subject.graph.entities)) // _STATES
+    return min(most, max(1, room // len(subject.batch)))
 
 
 def bench_answer_methods(
@@ -149,7 +191,7 @@ def bench_answer_methods(
         for shape, ids in batch.items():
             if Disjuncts.of(shape, unions).lacking(model):
                 continue
-            answer = partial(best_answers, model, shape, entities=entities, unions=unions)
+            answer = partial(_answer_shape, model, shape, entities, unions)
             answer(ids[:1])  # what is imported and planned at first is no part of answering
             for size in _SIZES:
                 seconds = calls.median_seconds(answer, ids, size)
@@ -161,12 +203,17 @@ def bench_answer_methods(
     return result
 
 
-def best_answers(model: Model, shape: Query, ids: Ints, entities: int, unions: Unions = "native") -> list[list[int]]:
-    """The ten best entities for each row of ids, as numbers: all work is done when they are there."""
+def best_answers(
+    model: Model, batch: Batch, entities: int, unions: Unions = "native"
+) -> dict[Query, tuple[Ints, npt.NDArray[np.float32]]]:
+    """The ten best entities of every query and their scores, on the host: all work is done when they are there."""
     with scoring(model):
-        scores = score_all(model, {shape: ids}, entities, unions)[shape].scores
-        best: list[list[int]] = best_of([(0, scores)], BEST_ANSWERS)[0].tolist()
-        return best
+        found = best_of_all(model, batch, BEST_ANSWERS, entities, unions)
+        return {shape: (best.entities.cpu().numpy(), best.scores.cpu().numpy()) for shape, best in found.items()}
+
+
+def _answer_shape(model: Model, shape: Query, entities: int, unions: Unions, ids: Ints) -> None:
+    best_answers(model, {shape: ids}, entities, unions)
 
 
 def _queries(data: Path | None, count: int, say: Say) -> tuple[Graph, Batch]:

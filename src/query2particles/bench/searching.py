@@ -103,7 +103,7 @@ def _measure(
     def answer_all() -> None:
         for shape, ids in batch.items():
             for start in range(0, len(ids), together):
-                best_answers(model, shape, ids[start : start + together], entities, unions)
+                best_answers(model, {shape: ids[start : start + together]}, entities, unions)
 
     if device.type == "cuda":
         answer_all()  # what is captured or planned at first is no part of answering

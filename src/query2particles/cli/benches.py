@@ -34,6 +34,7 @@ class BenchName(StrEnum):
 
 _ON_A_DEVICE = (BenchName.train, BenchName.evaluate, BenchName.answer, BenchName.search)
 _OF_ALL_METHODS = (BenchName.train, BenchName.answer)
+_OF_A_RUN = (BenchName.search, BenchName.answer)
 _OF_A_SERVER = (BenchName.serve, BenchName.soak)
 _COUNT = 5000
 
@@ -63,8 +64,13 @@ def bench(
         float | None,
         typer.Option(min=1, help="Of `bench serve`, each way, and of `bench soak`.", show_default="60, 600"),
     ] = None,
+    graph: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of `bench answer`: a graph in --data.", show_default="FB15k-237"),
+    ] = None,
     run: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Of `bench search`: the joined run that is measured.")
+        Path | None,
+        typer.Option(metavar="RUN", help="Of `bench search`: the joined run; of `bench answer`: any, on its graph."),
     ] = None,
     settings: Settings = None,
     all_methods: Annotated[
@@ -82,13 +88,19 @@ def bench(
 
     if all_methods and name not in _OF_ALL_METHODS:
         raise UsageError(f"bench answer and bench train compare all methods; leave out --all-methods for {name.value}")
-    if (run is not None) != (name is BenchName.search):
-        raise UsageError("bench search, and no other, measures a joined run, which --run names")
+    if name is BenchName.search and run is None:
+        raise UsageError("bench search measures a joined run: name it by --run")
+    if run is not None and (name not in _OF_A_RUN or all_methods):
+        raise UsageError("bench search and bench answer, without --all-methods, measure a run: leave out --run")
+    if graph is not None and (name is not BenchName.answer or all_methods or run is not None or data is None):
+        raise UsageError("--graph is for bench answer, and names a folder in that of --data, without --run")
     ending = ""
     if name in _ON_A_DEVICE:
         where = device_named(device)
-        if run is not None:
+        if run is not None and name is BenchName.search:
             result = _bench_of_a_run(run, where, count, settings)
+        elif name is BenchName.answer and not all_methods:
+            result = _bench_of_answers(data, where, graph, run, count, settings or [])
         else:
             result = _bench_of_a_model(name, data, where, count, settings or [], all_methods)
         ending = f"-{where}"
@@ -146,6 +158,15 @@ def _bench_of_a_run(run: Path, device: str, count: int | None, settings: list[st
     return bench_search(run, device, count=count, say=note)
 
 
+def _bench_of_answers(
+    data: Path | None, device: str, graph: str | None, run: Path | None, count: int | None, settings: list[str]
+) -> Bench:
+    from query2particles.bench.answering import bench_answer
+    from query2particles.show import note
+
+    return bench_answer(data, device, graph=graph or "FB15k-237", run=run, count=count, settings=settings, say=note)
+
+
 def _bench_without_a_model(name: BenchName, data: Path | None, count: int, triples: int) -> Bench:
     from query2particles.bench import bench_data, bench_exact, bench_import, bench_sample
     from query2particles.query.algebra import SHAPES
@@ -176,10 +197,8 @@ def _bench_of_a_model(
         )
     if name is BenchName.evaluate:
         from query2particles.bench.evaluating import bench_evaluate as measure
-    elif all_methods:
-        from query2particles.bench.answering import bench_answer_methods as measure
     else:
-        from query2particles.bench.answering import bench_answer as measure
+        from query2particles.bench.answering import bench_answer_methods as measure
     return measure(data, device, count=count, settings=settings, say=note)
 
 

@@ -12,7 +12,7 @@ there: another product would round differently, and equal scores would no longer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from query2particles.engine.method import Method
+from query2particles.engine.nearest import best_of, fitting, nearest, product_blocks, refuse_nan
 from query2particles.engine.sets import Sets
-from query2particles.errors import TrainingError
 from query2particles.graph.edges import Ints
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "all_scores",
     "best_of",
     "finders",
+    "float32_factors",
     "ids_for",
     "ranks",
     "rows_at_once",
@@ -54,22 +55,14 @@ _MOST_ROWS = 4096
 _SCORE_BYTES = {"cpu": 1 << 28, "cuda": 1 << 31}
 """How much the scores of the queries at hand may take."""
 
-_PRODUCT_BYTES = {"cpu": 1 << 24, "cuda": 1 << 29}
-"""How much the products of all particles with a block of entities may take: on a CPU, what its caches hold."""
-
 _COUNT_BYTES = {"cpu": 1 << 22, "cuda": 1 << 28}
-"""How much of the scores is counted at once: likewise."""
-
-_FEW_ROWS = 256
-"""Below this many particles, the product with the table on the left is faster on a CPU, up to six times."""
+"""How much of the scores is counted at once: on a CPU, what its caches hold."""
 
 _MANY_ANSWERS = 256
 """Above this many hard answers, sorting a query's scores beats comparing them with each answer's."""
 
 _TIE = 1e-5
 """Inner products that differ by less tie where it is asked which particle is best, in relation to their size."""
-
-_LOW_BITS = (1 << 32) - 1
 
 
 class TiePolicy(StrEnum):
@@ -118,6 +111,12 @@ class Factored(Protocol):
         ...
 
 
+def float32_factors(method: Factored, state: Any, entities: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The factors of the first entities of a table."""
+    particles, table, bias = (part.float() for part in method.factors(state))
+    return particles, table[:entities], bias[:entities]
+
+
 @contextmanager
 def scoring(method: Method[Any]) -> Iterator[None]:
     """Inside, the method computes as ranks and answers need it: no dropout, no gradients, true float32."""
@@ -143,7 +142,7 @@ def ids_for(method: Method[Any], ids: Ints) -> Any:
 
 def rows_at_once(method: Method[Any], entities: int) -> int:
     """How many queries' scores of all entities fit the memory set aside for them."""
-    return min(_MOST_ROWS, _fitting(_SCORE_BYTES, _device(method), entities))
+    return min(_MOST_ROWS, fitting(_SCORE_BYTES, _device(method), entities))
 
 
 def score_blocks(
@@ -156,14 +155,7 @@ def score_blocks(
             some = None if stop - start == entities else ids_for(method, np.arange(start, stop))
             yield start, torch.as_tensor(method.score(state, some)).float()
         return
-    particles, table, bias = (part.float() for part in method.factors(state))
-    n, w, _ = particles.shape
-    rows = particles.transpose(0, 1).flatten(0, 1)  # (w·n, d)
-    block = block or _fitting(_PRODUCT_BYTES, table.device, len(rows))
-    for start in range(0, entities, block):
-        e, b = table[start : start + block], bias[start : start + block]
-        product = (e @ rows.T).T + b if len(rows) < _FEW_ROWS else torch.addmm(b, rows, e.T)  # (w·n, m)
-        yield start, product.view(w, n, len(e)).amax(0)
+    yield from product_blocks(*float32_factors(method, state, entities), block)
 
 
 def all_scores(method: Method[State], state: State, entities: int, block: int | None = None) -> Tensor:
@@ -195,14 +187,14 @@ def ranks(
     counted: list[tuple[Tensor, Tensor]] = []
     for first in range(0, len(order), chunk):
         scores = scores_of(order[first : first + chunk])
-        together = _fitting(_COUNT_BYTES, scores.device, hard.entities)
+        together = fitting(_COUNT_BYTES, scores.device, hard.entities)
         lowest: list[Tensor] = []
         for start in range(0, len(scores), together):
             some = scores[start : start + together]
             lowest.append(some.amin())  # NaN where any is
             place = first + start, first + start + len(some)
             counted.append(_counts(some, hard.rows(*place).listed(), easy.rows(*place).listed()))
-        _refuse_nan(torch.stack(lowest).isnan().any())
+        refuse_nan(torch.stack(lowest).isnan().any())
         if progress is not None:
             progress(len(scores))
     greater, at_least = (
@@ -217,22 +209,9 @@ def top_k(
 ) -> tuple[Tensor, Tensor]:
     """The best k entities (n, k) of each query, best first, and their scores; of equal ones the smaller id first."""
     with scoring(method):
+        if isinstance(method, Factored) and block is None:
+            return nearest(*float32_factors(method, state, entities), k)
         return best_of(score_blocks(method, state, entities, block), k)
-
-
-def best_of(blocks: Iterable[tuple[int, Tensor]], k: int) -> tuple[Tensor, Tensor]:
-    """The same from scores (n, m) of m entities at a time, with the id of the first."""
-    best: Tensor | None = None
-    no_numbers = []
-    for start, scores in blocks:
-        no_numbers.append(scores.isnan().any())
-        keys = _keys(scores, start)
-        merged = keys if best is None else torch.cat([best, keys], dim=1)
-        best = merged.topk(min(k, merged.shape[1]), dim=1).values
-    assert best is not None, "a graph has entities"
-    found = _LOW_BITS - (best & _LOW_BITS), _mirrored((best >> 32).int()).view(torch.float32)
-    _refuse_nan(torch.stack(no_numbers).any())  # last: the host waits here until all of it is done
-    return found
 
 
 def finders(products: npt.NDArray[Any]) -> Ints:
@@ -249,11 +228,6 @@ def _device(method: Method[Any]) -> torch.device:
     if not isinstance(method, torch.nn.Module):
         return torch.device("cpu")
     return next((tensor.device for tensor in chain(method.parameters(), method.buffers())), torch.device("cpu"))
-
-
-def _fitting(limits: dict[str, int], device: torch.device, width: int) -> int:
-    """How many rows of as many float32 numbers stay below the device's limit."""
-    return max(1, limits["cpu" if device.type == "cpu" else "cuda"] // (4 * max(width, 1)))
 
 
 def _counts(scores: Tensor, hard: Sets, easy: Sets) -> tuple[Tensor, Tensor]:
@@ -306,21 +280,3 @@ def _in_place(found: Ranks, order: Ints) -> Ranks:
     greater, equal = np.empty_like(found.greater), np.empty_like(found.equal)
     greater[places], equal[places] = found.greater, found.equal
     return Ranks(offsets, greater, equal)
-
-
-def _refuse_nan(found: Tensor) -> None:
-    """NaN compares with nothing, so an answer of that score would rank first."""
-    if bool(found):
-        raise TrainingError("the method gave scores that are no numbers (NaN); train again at a lower rate")
-
-
-def _keys(scores: Tensor, start: int) -> Tensor:
-    """Integers (n, m), no two of a row equal, in the order of the scores, then of descending id."""
-    ids = torch.arange(start, start + scores.shape[1], device=scores.device)
-    bits = (scores + 0.0).view(torch.int32)  # adding zero makes −0 the same as 0
-    return (_mirrored(bits).long() << 32) | (_LOW_BITS - ids)
-
-
-def _mirrored(bits: Tensor) -> Tensor:
-    """The bits of floats as integers of the same order, and back: those of negative floats run the other way."""
-    return torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)

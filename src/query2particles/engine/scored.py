@@ -8,9 +8,9 @@ replayed.
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 import torch
@@ -21,12 +21,15 @@ from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.exact import Batch
 from query2particles.engine.execute import execute
 from query2particles.engine.method import Method
-from query2particles.engine.plan import compile_shapes
-from query2particles.engine.ranks import Factored, all_scores, ids_for
+from query2particles.engine.nearest import Best, best_of, nearest, refuse_nan, select_best
+from query2particles.engine.plan import Plan, compile_shapes
+from query2particles.engine.ranks import Factored, all_scores, float32_factors, ids_for
 from query2particles.query.algebra import Query
 from query2particles.query.rewrite import Unions
 
-__all__ = ["Scored", "score_all"]
+__all__ = ["Scored", "best_of_all", "score_all"]
+
+Found = TypeVar("Found")
 
 _MOST_SCORES = 1 << 21
 """A replay gives no more scores at once: with more, it is the GPU that takes the time."""
@@ -47,17 +50,68 @@ class Scored(NamedTuple):
 def score_all(method: Method[Any], batch: Batch, entities: int, unions: Unions = "native") -> dict[Query, Scored]:
     """How a method scores the queries of each shape; call it in `scoring`."""
     ids = {shape: ids_for(method, rows) for shape, rows in batch.items()}
-    if len(ids) == 1 and isinstance(method, nn.Module) and getattr(method, "replayed", True):
+    if (replays := _replays_for(method, ids, entities)) is None:
+        return _scored(method, ids, entities, unions)
+    ((shape, rows),) = ids.items()
+
+    def work(method: Method[Any], rows: Tensor) -> Scored:
+        return _scored(method, {shape: rows}, entities, unions)[shape]
+
+    scores, factors = replays.found((shape, entities, unions), rows, work)
+    return {shape: Scored(scores.clone(), factors and (factors[0].clone(), *factors[1:]))}
+
+
+def best_of_all(
+    method: Method[Any], batch: Batch, k: int, entities: int, unions: Unions = "native"
+) -> dict[Query, Best]:
+    """The best k entities of the queries of each shape, as many as states fit into memory; call it in `scoring`."""
+    ids = {shape: ids_for(method, rows) for shape, rows in batch.items()}
+    if (replays := _replays_for(method, ids, entities)) is not None:
         ((shape, rows),) = ids.items()
-        if rows.device.type in _REPLAYED_ON and len(rows) * entities <= _MOST_SCORES:
-            return {shape: _REPLAYS.setdefault(method, _Replays(method)).scored(shape, rows, entities, unions)}
-    return _scored(method, ids, entities, unions)
+
+        def work(method: Method[Any], rows: Tensor) -> tuple[Best, Tensor]:
+            return select_best([(0, _scored(method, {shape: rows}, entities, unions)[shape].scores)], k)
+
+        best, not_a_number = replays.found((shape, k, entities, unions), rows, work)
+        refuse_nan(not_a_number)
+        return {shape: Best(*(part.clone() for part in best))}
+    if isinstance(method, Factored) and not hasattr(method, "disjoin"):
+        return _nearest(method, ids, k, entities, unions)
+    return {shape: best_of([(0, own.scores)], k) for shape, own in _scored(method, ids, entities, unions).items()}
+
+
+def _nearest(method: Method[Any], ids: Mapping[Query, Any], k: int, entities: int, unions: Unions) -> dict[Query, Best]:
+    """From the particles of all disjuncts of a query, side by side; queries with as many are looked at together."""
+    assert isinstance(method, Factored)
+    parts, _, states = _executed(method, ids, unions)
+    factors: dict[Query, tuple[Tensor, Tensor, Tensor]] = {}
+    for (shape, _), state in zip(parts, states, strict=True):
+        particles, table, bias = float32_factors(method, state, entities)
+        own = [factors[shape][0], particles] if shape in factors else [particles]
+        factors[shape] = torch.cat(own, 1), table, bias
+    widths: defaultdict[int, list[Query]] = defaultdict(list)
+    for shape, (particles, _, _) in factors.items():
+        widths[particles.shape[1]].append(shape)
+    found: dict[Query, Best] = {}
+    for shapes in widths.values():
+        _, table, bias = factors[shapes[0]]
+        best = nearest(torch.cat([factors[shape][0] for shape in shapes]), table, bias, k)
+        sizes = [len(ids[shape]) for shape in shapes]
+        found |= zip(shapes, map(Best, *(torch.split(part, sizes) for part in best)), strict=True)
+    return {shape: found[shape] for shape in ids}
+
+
+def _executed(
+    method: Method[Any], ids: Mapping[Query, Any], unions: Unions
+) -> tuple[Sequence[tuple[Query, Query]], Plan, Sequence[Any]]:
+    """Every disjunct of every shape with its shape, the plan for all of them, and their states."""
+    parts = [(shape, part) for shape in ids for part in Disjuncts.of(shape, unions).shapes]
+    plan = compile_shapes(tuple(part for _, part in parts), method.kind)
+    return parts, plan, execute(plan, method, [ids[shape] for shape, _ in parts])
 
 
 def _scored(method: Method[Any], ids: Mapping[Query, Any], entities: int, unions: Unions) -> dict[Query, Scored]:
-    parts = [(shape, part) for shape in ids for part in Disjuncts.of(shape, unions).shapes]
-    plan = compile_shapes(tuple(part for _, part in parts), method.kind)
-    states = execute(plan, method, [ids[shape] for shape, _ in parts])
+    parts, plan, states = _executed(method, ids, unions)
     together: defaultdict[Hashable, list[int]] = defaultdict(list)
     for number, root in enumerate(plan.roots):
         together[plan.nodes[root].kind].append(number)
@@ -87,46 +141,51 @@ class _Replays:
 
     def __init__(self, method: nn.Module) -> None:
         self._method = ref(method)  # which is the key that these are found by
-        self._replays: OrderedDict[Hashable, _Replay] = OrderedDict()
+        self._replays: OrderedDict[Hashable, _Replay[Any]] = OrderedDict()
         self._pool: Any = None
 
-    def scored(self, shape: Query, ids: Tensor, entities: int, unions: Unions) -> Scored:
+    def found(self, asked: Hashable, ids: Tensor, work: Callable[[Any, Tensor], Found]) -> Found:
+        """What `work` finds for the method and ids; `asked` tells it from other work.
+
+        The next replay, of this graph or another, writes to the same place.
+        """
         method: Any = self._method()
-        key = shape, len(ids), entities, unions, tuple(map(_state, _tensors(method)))
+        key = asked, len(ids), tuple(map(_state, _tensors(method)))
         if key not in self._replays:
             while len(self._replays) >= _MOST_REPLAYS:
                 self._replays.popitem(last=False)
             self._pool = self._pool or torch.cuda.graph_pool_handle()
-            self._replays[key] = _Replay(self._method, shape, ids, entities, unions, self._pool)
+            self._replays[key] = _Replay(self._method, ids, work, self._pool)
         self._replays.move_to_end(key)
-        return self._replays[key](ids)
+        found: Found = self._replays[key](ids)
+        return found
 
 
-class _Replay:
-    def __init__(
-        self,
-        method: Callable[[], Any],
-        shape: Query,
-        ids: Tensor,
-        entities: int,
-        unions: Unions,
-        pool: Any,
-    ) -> None:
+class _Replay(Generic[Found]):
+    def __init__(self, method: Callable[[], Any], ids: Tensor, work: Callable[[Any, Tensor], Found], pool: Any) -> None:
         self._ids = torch.empty_like(ids)
-        self._found: Scored | None = None  # all of which is kept: a graph reads what it was captured with
+        self._found: Found | None = None  # all of which is kept: a graph reads what it was captured with
 
-        def work() -> None:
-            self._found = _scored(method(), {shape: self._ids}, entities, unions)[shape]
+        def replayed() -> None:
+            self._found = work(method(), self._ids)
 
-        self._captured = Captured(work, pool=pool)
+        self._captured = Captured(replayed, pool=pool)
 
-    def __call__(self, ids: Tensor) -> Scored:
+    def __call__(self, ids: Tensor) -> Found:
         self._ids.copy_(ids)
         self._captured()
         assert self._found is not None
-        scores, factors = self._found
-        # The next replay, of this graph or another, writes to the same place.
-        return Scored(scores.clone(), factors and (factors[0].clone(), *factors[1:]))
+        return self._found
+
+
+def _replays_for(method: Method[Any], ids: Mapping[Query, Any], entities: int) -> _Replays | None:
+    """Where few queries of one shape are asked on a device that can replay them."""
+    if len(ids) != 1 or not isinstance(method, nn.Module) or not getattr(method, "replayed", True):
+        return None
+    (rows,) = ids.values()
+    if rows.device.type not in _REPLAYED_ON or len(rows) * entities > _MOST_SCORES:
+        return None
+    return _REPLAYS.setdefault(method, _Replays(method))
 
 
 _REPLAYS: WeakKeyDictionary[nn.Module, _Replays] = WeakKeyDictionary()
