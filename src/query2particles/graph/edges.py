@@ -24,7 +24,7 @@ from scipy import sparse
 from query2particles.errors import UsageError
 from query2particles.graph.arrays import open_array, unreadable
 
-__all__ = ["Edges", "Ints"]
+__all__ = ["Edges", "Ints", "distinct_edges", "offset_kind", "sorted_edges"]
 
 Ints: TypeAlias = npt.NDArray[np.integer[Any]]
 
@@ -58,27 +58,9 @@ class Edges:
     def of(heads: Ints, relations: Ints, tails: Ints, *, entity_count: int, relation_count: int) -> Edges:
         """The edges of these facts (one or more), relations as stored, 0 … relation_count − 1; repeats count once."""
         directed = 2 * relation_count
-        forward = relations.astype(np.int64) * 2
-        # numpy 1 multiplies a narrow array by a wide scalar into a narrow one: widen the array itself.
-        outward, inward = (ids.astype(np.int64) * directed for ids in (heads, tails))
-        keys = np.concatenate([outward + forward, inward + forward + 1])
-        ends = np.concatenate([tails, heads]).astype(np.int32)
-        if entity_count * entity_count * directed < 2**63:
-            packed = keys * entity_count
-            packed += ends
-            packed.sort()
-            packed = packed[np.concatenate([[True], packed[1:] != packed[:-1]])]
-            keys, ends = np.divmod(packed, entity_count)
-            ends = ends.astype(np.int32)
-        else:
-            order = np.lexsort((ends, keys))
-            keys, ends = keys[order], ends[order]
-            fresh = np.ones(len(keys), dtype=bool)
-            fresh[1:] = (keys[1:] != keys[:-1]) | (ends[1:] != ends[:-1])
-            keys, ends = keys[fresh], ends[fresh]
+        keys, ends = sorted_edges(heads, relations, tails, entity_count=entity_count, relation_count=relation_count)
         first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-        index = np.int32 if len(keys) < 2**31 else np.int64
-        offsets: Ints = np.append(first, len(keys)).astype(index)
+        offsets: Ints = np.append(first, len(keys)).astype(offset_kind(len(keys)))
         return Edges(entity_count, directed, keys[first], offsets, ends)
 
     def __len__(self) -> int:
@@ -219,3 +201,39 @@ class Edges:
         if keys[0] < 0 or keys[-1] >= 2 * entity_count * relation_count:
             raise unreadable(folder, f"the keys of {level} are not heads and relations of this graph")
         return Edges(entity_count, 2 * relation_count, keys, offsets, tails, folder)
+
+
+def sorted_edges(
+    heads: Ints, relations: Ints, tails: Ints, *, entity_count: int, relation_count: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """The key and the tail of both edges of each of these facts, ascending, without repeats."""
+    forward = relations.astype(np.int64) * 2
+    # numpy 1 multiplies a narrow array by a wide scalar into a narrow one: widen the array itself.
+    outward, inward = (ids.astype(np.int64) * (2 * relation_count) for ids in (heads, tails))
+    keys = np.concatenate([outward + forward, inward + forward + 1])
+    return distinct_edges(keys, np.concatenate([tails, heads]).astype(np.int32), entity_count)
+
+
+def distinct_edges(
+    keys: npt.NDArray[np.int64], tails: npt.NDArray[np.int32], entity_count: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Edges (one or more) in ascending order of key and tail, each once."""
+    least = int(keys.min())
+    if (int(keys.max()) - least + 1) * entity_count < 2**63:  # then both fit one number
+        packed = (keys - least) * entity_count
+        packed += tails
+        packed.sort()
+        packed = packed[np.concatenate([[True], packed[1:] != packed[:-1]])]
+        keys, remainders = np.divmod(packed, entity_count)
+        keys += least
+        return keys, remainders.astype(np.int32)
+    order = np.lexsort((tails, keys))
+    keys, tails = keys[order], tails[order]
+    fresh = np.ones(len(keys), dtype=bool)
+    fresh[1:] = (keys[1:] != keys[:-1]) | (tails[1:] != tails[:-1])
+    return keys[fresh], tails[fresh]
+
+
+def offset_kind(edges: int) -> type[np.int32] | type[np.int64]:
+    """What the offsets of so many edges are stored as."""
+    return np.int32 if edges < 2**31 else np.int64

@@ -28,6 +28,8 @@ __all__ = ["Vocabulary", "local_name"]
 _SCAN = 200_000
 """Up to this many names are all compared when the nearest are asked for; beyond, only the sorted neighbourhood."""
 
+_HASHED_AT_ONCE = 1 << 24
+
 
 @dataclass(frozen=True)
 class _Strings:
@@ -161,8 +163,10 @@ class Vocabulary:
     @cached_property
     def fingerprint(self) -> str:
         """A SHA-256 of the names in the order of their ids."""
-        digest = hashlib.sha256(self._names.offsets.astype("<i8").tobytes())
-        digest.update(self._names.block.tobytes())
+        digest = hashlib.sha256()
+        for values, kind in ((self._names.offsets, "<i8"), (self._names.block, "u1")):
+            for start in range(0, len(values), _HASHED_AT_ONCE):
+                digest.update(values[start : start + _HASHED_AT_ONCE].astype(kind).tobytes())
         return digest.hexdigest()
 
     def save(self, folder: Path, kind: str) -> None:
