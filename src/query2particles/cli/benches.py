@@ -22,8 +22,9 @@ __all__ = ["bench", "report", "reproduce"]
 class BenchName(StrEnum):
     exact = "exact"
     sample = "sample"
-    # `import` is a keyword of Python, not of the command line
+    # `import` is a keyword of Python, not of the command line; `index` a method of text
     import_ = "import"
+    index_ = "index"
     train = "train"
     evaluate = "evaluate"
     answer = "answer"
@@ -51,7 +52,9 @@ Settings = Annotated[
 def bench(
     name: Annotated[
         BenchName,
-        typer.Argument(metavar="NAME", help="exact, sample, import, train, evaluate, answer, search, serve, soak."),
+        typer.Argument(
+            metavar="NAME", help="exact, sample, import, train, evaluate, answer, search, index, serve, soak."
+        ),
     ],
     data: Data = None,
     device: Device = DeviceName.auto,
@@ -59,6 +62,8 @@ def bench(
         int | None, typer.Option(min=10, help="Queries of each shape; without it, what the bench usually takes.")
     ] = None,
     triples: Annotated[int, typer.Option(min=1000, help="Of `bench import`.")] = 10_000_000,
+    entities: Annotated[int, typer.Option(min=1000, help="Of `bench index`: rows of the table.")] = 10_000_000,
+    dimension: Annotated[int, typer.Option(min=2, help="Of `bench index`: numbers of a row.")] = 400,
     seconds: Annotated[
         float | None,
         typer.Option(min=1, help="Of `bench serve`, each way, and of `bench soak`.", show_default="60, 600"),
@@ -92,6 +97,8 @@ def bench(
         else:
             result = _bench_of_a_model(name, data, where, count, settings or [], all_methods)
         ending = f"-{where}"
+    elif name is BenchName.index_:
+        result = _bench_of_an_index(entities, dimension)
     elif name in _OF_A_SERVER:
         result = _bench_of_a_server(name, data, seconds, count, settings or [])
     else:
@@ -144,6 +151,13 @@ def _bench_of_a_run(run: Path, device: str, count: int | None, settings: list[st
     if settings:
         raise UsageError("bench search measures a run as it is: leave out --set")
     return bench_search(run, device, count=count, say=note)
+
+
+def _bench_of_an_index(entities: int, dimension: int) -> Bench:
+    from query2particles.bench.indexing import bench_index
+    from query2particles.show import note
+
+    return bench_index(entities, dimension, say=note)
 
 
 def _bench_without_a_model(name: BenchName, data: Path | None, count: int, triples: int) -> Bench:
