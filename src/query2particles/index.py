@@ -334,28 +334,26 @@ def _measured(table: Table, lists: Any, queries: Sequence[Tensor], *, recall: fl
 
     def with_probes(probes: int) -> Figures:
         figures = Figures(lists.nlist, probes, k, 0.0, count, 0.0)
-        found = [Index(table, lists, sample, figures).found(some, k) for some in queries]
-        hits = sum(np.count_nonzero(one.scores >= best.scores[:, -1:]) for one, best in zip(found, exact, strict=True))
-        off = sum(np.abs(one.log_totals - best.log_totals).sum() for one, best in zip(found, exact, strict=True))
+        index = Index(table, lists, sample, figures)
+        pairs = [(index.found(some, k), best) for some, best in zip(queries, exact, strict=True)]
+        hits = sum(np.count_nonzero(near.scores >= best.scores[:, -1:]) for near, best in pairs)
+        off = sum(np.abs(near.log_totals - best.log_totals).sum() for near, best in pairs)
         share = hits / sum(best.scores.size for best in exact)
         return replace(figures, recall=round(float(share), 4), log_total_error=round(float(off / count), 4))
 
-    tried: dict[int, Figures] = {}
-    probes = 1
-    while (tried.setdefault(probes, with_probes(probes))).recall < recall and probes < most:
-        probes = min(2 * probes, most)
-    if tried[probes].recall < recall:
+    fewest, found = 0, with_probes(1)  # one looks into too few lists, the other is what was measured last
+    while found.recall < recall and found.probes < most:
+        fewest, found = found.probes, with_probes(min(2 * found.probes, most))
+    if found.recall < recall:
         raise RunError(
             f"a recall of {recall} cannot be reached by looking into {most:,} of {lists.nlist:,} lists: that finds "
-            f"{tried[probes].recall} of the best {k}. Ask for less (--recall), allow more lists (--most-probes), or "
-            "answer exactly, without an index"
+            f"{found.recall} of the best {k}. Ask for less (--recall), allow more lists (--most-probes), or answer "
+            "exactly, without an index"
         )
-    fewest, enough = probes // 2, probes
-    while enough - fewest > 1:
-        middle = (fewest + enough) // 2
-        tried[middle] = with_probes(middle)
-        fewest, enough = (fewest, middle) if tried[middle].recall >= recall else (middle, enough)
-    return tried[enough]
+    while found.probes - fewest > 1:
+        middle = with_probes((fewest + found.probes) // 2)
+        fewest, found = (fewest, middle) if middle.recall >= recall else (middle.probes, found)
+    return found
 
 
 def _coordinates(vectors: Tensor, bias: Tensor) -> npt.NDArray[np.float32]:

@@ -23,7 +23,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from query2particles.engine.ranks import Factored, best_of
+from query2particles.engine.method import Method
+from query2particles.engine.ranks import Factored, best_of, ids_for
 from query2particles.engine.sets import Sets
 from query2particles.errors import UsageError
 from query2particles.graph.edges import Ints
@@ -74,23 +75,25 @@ class Search(Protocol):
 class Table:
     """Some entities, those of the ids `first` and on, by row: all of them, or what one process holds."""
 
-    vectors: Tensor  # (N, d), on the CPU, of any floating type; often a file's own memory
+    vectors: Tensor  # (N, d), of any floating type, often a file's own memory; to be searched, on the CPU
     bias: Tensor  # (N,)
     first: int = 0
 
     @staticmethod
-    def of(method: object) -> Table:
-        """That of a method whose scores are inner products, all particles of one kind."""
-        if not isinstance(method, Factored) or hasattr(method, "disjoin"):
+    def fits(method: Method[Any]) -> bool:
+        """Whether a method's scores are inner products, and those of disjuncts the best of each."""
+        return isinstance(method, Factored) and not hasattr(method, "disjoin")
+
+    @staticmethod
+    def of(method: Method[Any]) -> Table:
+        """That of a method whose scores are inner products with one."""
+        if not Table.fits(method) or not isinstance(method, Factored):
             raise UsageError(
                 f"{type(method).__name__} does not score by inner products with a table, and nothing else can be "
                 "searched; q2p, gqe, betae and emql do"
             )
         with torch.inference_mode():
-            anchor = method.anchor(torch.zeros(1, dtype=torch.int64))  # type: ignore[attr-defined]
-            _, vectors, bias = method.factors(anchor)
-        if vectors.device.type != "cpu":
-            raise UsageError("tables are searched on the CPU; choose --device cpu")
+            _, vectors, bias = method.factors(method.anchor(ids_for(method, np.zeros(1, dtype=np.int64))))
         return Table(vectors.detach(), bias.detach())
 
     @property
