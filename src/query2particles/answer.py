@@ -22,7 +22,7 @@ import numpy as np
 
 from query2particles.engine.exact import exact_answers
 from query2particles.engine.sets import Sets
-from query2particles.errors import Query2ParticlesError, UsageError
+from query2particles.errors import Query2ParticlesError, ShardsLostError, UsageError
 from query2particles.graph.folders import open_graph
 from query2particles.graph.graph import Graph, Split
 from query2particles.query.algebra import Query, abstract, has_complement, nickname
@@ -280,9 +280,9 @@ class Reasoner:
             if isinstance(run, Joined) and isinstance(model, Joint):
                 vectors = model.vectors
                 return reasoner(
-                    run, model, None, reasoner(run.vectors, vectors, search_for(run.vectors, vectors, searching))
+                    run, model, None, reasoner(run.vectors, vectors, search_for(run.vectors, vectors, searching, graph))
                 )
-            return reasoner(run, model, search_for(run, model, searching))
+            return reasoner(run, model, search_for(run, model, searching, graph))
         if graph is not None:
             raise UsageError(f"{path} is a graph itself; leave out the other one ({graph})")
         return Reasoner(opened, split=split)
@@ -490,7 +490,11 @@ class Reasoner:
             batch, places = _batched([parsed for _, _, parsed in chunk])
             k = min(max(question.k for _, question, _ in chunk), edges.entities)
             with scoring(self.model):
-                rankings = self._rankings(batch, k)
+                try:
+                    rankings = self._rankings(batch, k)
+                except ShardsLostError as error:
+                    yield from ((number, error) for number, _, _ in chunk)
+                    continue
                 chosen: dict[Query, list[list[_Chosen]]] = {shape: [] for shape in batch}
                 for (_, question, parsed), row in zip(chunk, places, strict=True):  # rows of a shape come in turn
                     chosen[parsed.shape].append(self._chosen(question, parsed.query, rankings[parsed.shape], row))
@@ -577,6 +581,9 @@ class Reasoner:
                 f"the question asks for what something is not: {total:,} of {len(self.graph.entities):,} entities "
                 "answer it. Intersect it with what the answers should be."
             )
+        search = None if self.search is None or method == "exact" else self.search.as_json()
+        if search and search.get("unasked"):
+            warnings.append(f"{100 * search['unasked']:.0f} % of the entities were not asked: who has them is lost")
         if method != "exact" and self.calibration is None:
             command = f"q2p calibrate {self.run.folder.name if self.run else 'RUN'}"
             warnings.append(f"guesses carry no probabilities: nothing was calibrated for these weights ({command})")
@@ -589,7 +596,7 @@ class Reasoner:
             total,
             answers,
             "; ".join(warnings) or None,
-            self.search.as_json() if self.search is not None and method != "exact" else None,
+            search,
         )
 
     def _by_label(self, entity: int) -> tuple[str, int]:

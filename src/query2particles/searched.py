@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from query2particles.calibration import Contexts, weights_digest
+from query2particles.cluster import Cluster, Degraded
 from query2particles.engine.exact import Batch, exact_answers, refuted_answers
 from query2particles.engine.method import Method
 from query2particles.engine.particles import particles_of
@@ -48,6 +49,10 @@ class Searching:
 
     by: By = "auto"
     """The index where there is one; the index; or every entity's own score."""
+    shards: int = 0
+    """If not 0, every entity's own score, by so many processes that share the table (`cluster`)."""
+    degraded: Degraded = "refuse"
+    """What happens when one of those is lost."""
 
 
 def model_for(run: Run, graph: Graph, device: str, searching: Searching) -> Model:
@@ -57,8 +62,12 @@ def model_for(run: Run, graph: Graph, device: str, searching: Searching) -> Mode
     return run.model(graph, device)
 
 
-def search_for(run: Run, model: Model, searching: Searching) -> Search | None:
+def search_for(run: Run, model: Model, searching: Searching, graph: str | None = None) -> Search | None:
     """What finds the best entities for a run's model; None where all are scored at once."""
+    if searching.shards and searching.by == "index":
+        raise UsageError("processes that share a table score all entities of it: choose --search index or --cluster")
+    if searching.shards:
+        return Cluster.start(run, Table.of(model), shards=searching.shards, graph=graph, degraded=searching.degraded)
     again = f"q2p index {run.folder}"
     on_host = all(one.device.type == "cpu" for one in model.parameters())
     if searching.by == "index" and not is_indexed(run.folder):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from query2particles.graph.graph import Graph, Split
     from query2particles.searched import Searching
 
-__all__ = ["SearchBy", "SearchName", "index", "searching"]
+__all__ = ["ClusterSize", "DegradedName", "SearchBy", "SearchName", "WhenDegraded", "index", "searching"]
 
 
 class SearchName(StrEnum):
@@ -24,6 +24,11 @@ class SearchName(StrEnum):
     # `index` is a method of text
     index_ = "index"
     exact = "exact"
+
+
+class DegradedName(StrEnum):
+    refuse = "refuse"
+    allow = "allow"
 
 
 SearchBy = Annotated[
@@ -36,11 +41,26 @@ SearchBy = Annotated[
 ]
 
 
-def searching(by: SearchName) -> Searching:
+ClusterSize = Annotated[
+    int,
+    typer.Option(
+        "--cluster",
+        min=0,
+        help="How many processes of a Ray cluster share the table of entities (RAY_ADDRESS names the cluster; without "
+        "it, they run here). 0: none.",
+    ),
+]
+WhenDegraded = Annotated[
+    DegradedName,
+    typer.Option("--degraded", help="When one of those is lost: refuse to answer, or answer from the others."),
+]
+
+
+def searching(by: SearchName, cluster: int, degraded: DegradedName) -> Searching:
     """What the options say."""
     from query2particles.searched import Searching
 
-    return Searching(by.value)
+    return Searching(by.value, cluster, degraded.value)
 
 
 @app.command()

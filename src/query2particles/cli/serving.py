@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from query2particles.cli.indexing import SearchBy, SearchName, searching
+from query2particles.cli.indexing import ClusterSize, DegradedName, SearchBy, SearchName, WhenDegraded, searching
 from query2particles.cli.root import SplitName, app, split_of
 from query2particles.cli.training import Device, DeviceName, device_named
 from query2particles.errors import UsageError
@@ -62,6 +62,8 @@ def serve(
     ] = SplitName.test,
     device: Device = DeviceName.cpu,
     search: SearchBy = SearchName.auto,
+    cluster: ClusterSize = 0,
+    degraded: WhenDegraded = DegradedName.refuse,
     threads: Annotated[int | None, typer.Option(min=1, help="Of the model; by default all cores.")] = None,
     batching: Annotated[
         bool, typer.Option("--batching/--no-batching", help="Answer together what arrives together.")
@@ -131,7 +133,7 @@ def serve(
         graph=graph,
         device=device_named(device),
         split=split_of(split),
-        searching=searching(search),
+        searching=searching(search, cluster, degraded),
         log_level=log_level.value,
         on_listening=lambda url: typer.echo(f"Serving on {url} (end with Ctrl-C)"),
     )

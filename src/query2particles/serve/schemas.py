@@ -140,6 +140,8 @@ class SearchInfo(Outgoing):
     exact: bool = Field(description="Whether all entities were looked at.")
     recall: Probability | None = Field(None, description="The share of the best that an index finds, as measured.")
     recall_at: int | None = Field(None, ge=1, description="Of how many best.")
+    shards: int | None = Field(None, ge=1, description="How many processes share the entities.")
+    unasked: Probability | None = Field(None, description="The share of the entities that was lost with some of them.")
 
 
 class AnswerBody(Outgoing):
