@@ -90,6 +90,15 @@ class Checkpoint:
         tensors, _ = self._read()
         self._load(model, tensors)
 
+    def map_weights(self, model: torch.nn.Module) -> None:
+        """Give a model, which may be one without memory of its own, the file's memory for its weights.
+
+        Nothing is read before it is used, and so no number is checked.
+        """
+        tensors, _ = self._read()
+        self._check_forms(model, tensors)
+        model.load_state_dict(tensors, assign=True)
+
     def save_training(
         self, model: torch.nn.Module, optimiser: torch.optim.AdamW, generator: torch.Generator, state: State
     ) -> None:
@@ -171,6 +180,12 @@ class Checkpoint:
         return tensors, about
 
     def _load(self, model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
+        self._check_forms(model, weights)
+        if not all(bool(one.isfinite().all()) for one in weights.values()):
+            raise self._unreadable("it holds weights that are no numbers")
+        model.load_state_dict(dict(weights))
+
+    def _check_forms(self, model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
         own = model.state_dict()
         forms, wanted = ({key: (one.shape, one.dtype) for key, one in several.items()} for several in (weights, own))
         differing = sorted(key for key in forms.keys() | wanted.keys() if forms.get(key) != wanted.get(key))
@@ -179,9 +194,6 @@ class Checkpoint:
                 f"the weights in {self.path} do not fit config.json beside them ({quoted(differing[0])}); "
                 "put back the file that was there, or train it again"
             )
-        if not all(bool(one.isfinite().all()) for one in weights.values()):
-            raise self._unreadable("it holds weights that are no numbers")
-        model.load_state_dict(dict(weights))
 
     def _unreadable(self, reason: object) -> RunError:
         return RunError(

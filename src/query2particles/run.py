@@ -173,6 +173,19 @@ class Run:
         self._best.load_weights(trainee_of(model))
         return model.eval().to(device)
 
+    def mapped_model(self, graph: Graph) -> Model:
+        """The same with its weights left in their file, to be read where they are used; on the CPU.
+
+        A method that makes more of the graph than weights cannot be built without memory: it is loaded.
+        """
+        if hasattr(METHODS[self.config.method].method, "attach"):
+            return self.model(graph)
+        self.check(graph)
+        with torch.device("meta"):
+            model = build(self.config, graph)
+        self._best.map_weights(trainee_of(model))
+        return model.eval()
+
     @property
     def weight_files(self) -> tuple[Path, ...]:
         """What the answers depend on, beside the settings."""

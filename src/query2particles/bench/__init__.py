@@ -6,8 +6,10 @@ import    ten million synthetic triples from TSV to a graph folder, and opening 
 train     updates of training, sampling included, against the matrix products of their own scores
 evaluate  evaluation of a query set, against the same model one query at a time
 answer    one query from ids to its ten best answers
+index     the ten best of a large table on disk, by an index and exactly
 
-The last three are in modules of their own, which load torch: `bench.training`, `bench.evaluating`, `bench.answering`.
+The last four are in modules of their own, which load torch: `bench.training`, `bench.evaluating`, `bench.answering`,
+`bench.indexing`.
 """
 
 from query2particles.bench.data import bench_data, bench_graph

@@ -23,8 +23,9 @@ __all__ = ["bench", "report", "reproduce"]
 class BenchName(StrEnum):
     exact = "exact"
     sample = "sample"
-    # `import` is a keyword of Python, not of the command line
+    # `import` is a keyword of Python, not of the command line; `index` a method of text
     import_ = "import"
+    index_ = "index"
     train = "train"
     evaluate = "evaluate"
     answer = "answer"
@@ -53,7 +54,9 @@ Settings = Annotated[
 def bench(
     name: Annotated[
         BenchName,
-        typer.Argument(metavar="NAME", help="exact, sample, import, train, evaluate, answer, search, serve, soak."),
+        typer.Argument(
+            metavar="NAME", help="exact, sample, import, train, evaluate, answer, search, index, serve, soak."
+        ),
     ],
     data: Data = None,
     device: Device = DeviceName.auto,
@@ -67,6 +70,8 @@ def bench(
         bool, typer.Option("--large", help="Of `bench import`: more than fits into memory, in steps.")
     ] = False,
     memory: Annotated[str, typer.Option(help="Of `bench import --large`: how much it may take.")] = "4GiB",
+    entities: Annotated[int, typer.Option(min=1000, help="Of `bench index`: rows of the table.")] = 10_000_000,
+    dimension: Annotated[int, typer.Option(min=2, help="Of `bench index`: numbers of a row.")] = 400,
     seconds: Annotated[
         float | None,
         typer.Option(min=1, help="Of `bench serve`, each way, and of `bench soak`.", show_default="60, 600"),
@@ -113,6 +118,8 @@ def bench(
         else:
             result = _bench_of_a_model(name, data, where, count, settings or [], all_methods)
         ending = f"-{where}"
+    elif name is BenchName.index_:
+        result = _bench_of_an_index(entities, dimension)
     elif name in _OF_A_SERVER:
         result = _bench_of_a_server(name, data, seconds, count, settings or [])
     else:
@@ -187,6 +194,13 @@ def _bench_import(triples: int | None, large: bool, memory: str) -> Bench:
     if large:
         return bench_import_large(triples or 100_000_000, size_named(memory), note)
     return bench_import(triples or 10_000_000, note)
+
+
+def _bench_of_an_index(entities: int, dimension: int) -> Bench:
+    from query2particles.bench.indexing import bench_index
+    from query2particles.show import note
+
+    return bench_index(entities, dimension, say=note)
 
 
 def _bench_without_a_model(name: BenchName, data: Path | None, count: int) -> Bench:
