@@ -10,18 +10,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from query2particles.config import Training
+from query2particles.config import TableName, Training
+from query2particles.engine.rows import Table
 from query2particles.errors import RunError, clipped, printable
 from query2particles.files import new_file
 
-__all__ = ["Checkpoint", "State", "quoted", "unwritten"]
+__all__ = ["Checkpoint", "Saved", "State", "quoted", "unwritten"]
 
 _FORMAT = 1
 _MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
@@ -76,6 +77,24 @@ class State:
 
 
 @dataclass(frozen=True)
+class Saved:
+    """What a training is resumed from, besides its `State`: brought to where it was by `Checkpoint.load_training`."""
+
+    model: torch.nn.Module
+    optimiser: torch.optim.AdamW
+    generator: torch.Generator
+    rows: Table | None = None
+    """Of entities that are trained by rows."""
+    table: TableName = "whole"
+    """Where they are: the setting of that name."""
+
+    def finite(self) -> bool:
+        """Whether all weights are numbers."""
+        # One number that is none makes none of their sum, which needs no memory.
+        return all(bool(one.sum(dtype=torch.float64).isfinite()) for one in self.model.state_dict().values())
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """A file of weights for the graph of this fingerprint; `other` names the one beside it, which may be whole."""
 
@@ -88,31 +107,35 @@ class Checkpoint:
 
     def load_weights(self, model: torch.nn.Module) -> None:
         tensors, _ = self._read()
-        self._load(model, tensors)
+        self._load(model.state_dict(), tensors)
 
-    def save_training(
-        self, model: torch.nn.Module, optimiser: torch.optim.AdamW, generator: torch.Generator, state: State
-    ) -> None:
-        tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-        for number, moments in optimiser.state_dict()["state"].items():
+    def save_training(self, saved: Saved, state: State) -> None:
+        generator = saved.generator
+        tensors = {f"model.{name}": tensor for name, tensor in saved.model.state_dict().items()}
+        for number, moments in saved.optimiser.state_dict()["state"].items():
             tensors |= {f"optimiser.{number}.{name}": value for name, value in moments.items()}
+        if saved.rows is not None:
+            tensors |= {f"rows.{name}": tensor for name, tensor in saved.rows.state().items()}
         tensors["random.stream"] = generator.get_state()
         tensors["random.torch"] = torch.get_rng_state()
         if generator.device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(generator.device)
-        self._write(tensors, {"device": generator.device.type, "state": asdict(state)})
+        self._write(tensors, {"device": generator.device.type, "table": saved.table, "state": asdict(state)})
 
-    def load_training(self, model: torch.nn.Module, optimiser: torch.optim.AdamW, generator: torch.Generator) -> State:
+    def load_training(self, saved: Saved) -> State:
         """Bring all of it to where it was saved.
 
         Another kind of device cannot continue the random numbers of the one that saved: the draws go on from numbers
         of their own, neither those of the start nor those that would have come.
         """
         tensors, about = self._read()
+        generator = saved.generator
         device, state = self._device_and_state(about)
-        self._load(model, _below("model.", tensors))
+        self._load(saved.model.state_dict(), _below("model.", tensors))
+        if saved.rows is not None:
+            self._load(saved.rows.state(), _below("rows.", tensors))
         try:
-            _load_moments(optimiser, _below("optimiser.", tensors))
+            _load_moments(saved.optimiser, _below("optimiser.", tensors))
             torch.set_rng_state(tensors["random.torch"])
             if device != generator.device.type:
                 generator.manual_seed(generator.initial_seed() + state.update)
@@ -123,6 +146,13 @@ class Checkpoint:
         except (LookupError, ValueError, TypeError, RuntimeError) as error:
             raise self._unreadable(error) from error
         return state
+
+    def table(self) -> TableName:
+        """Where the entities' tables of a training were."""
+        found: TableName = self._read(header=True)[1].get("table", "whole")
+        if found not in get_args(TableName):
+            raise self._unreadable(f"it has no table {clipped(repr(found))}")
+        return found
 
     def device_and_state(self) -> tuple[str, State]:
         """The kind of device that a training was saved on, and its state; no tensor is read."""
@@ -170,10 +200,9 @@ class Checkpoint:
             )
         return tensors, about
 
-    def _load(self, model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
-        own = model.state_dict()
-        forms, wanted = ({key: (one.shape, one.dtype) for key, one in several.items()} for several in (weights, own))
-        differing = sorted(key for key in forms.keys() | wanted.keys() if forms.get(key) != wanted.get(key))
+    def _load(self, own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+        """Write weights over one's own; such as were kept in bfloat16 become what these are."""
+        differing = sorted(key for key in weights.keys() | own.keys() if not _fits(weights.get(key), own.get(key)))
         if differing:
             raise RunError(
                 f"the weights in {self.path} do not fit config.json beside them ({quoted(differing[0])}); "
@@ -181,13 +210,21 @@ class Checkpoint:
             )
         if not all(bool(one.isfinite().all()) for one in weights.values()):
             raise self._unreadable("it holds weights that are no numbers")
-        model.load_state_dict(dict(weights))
+        with torch.no_grad():
+            for key, tensor in own.items():
+                tensor.copy_(weights[key])
 
     def _unreadable(self, reason: object) -> RunError:
         return RunError(
             f"{self.path} cannot be read ({quoted(reason)}); copy it from a backup, or train again "
             f"({self.other} beside it may be whole)"
         )
+
+
+def _fits(weights: Tensor | None, own: Tensor | None) -> bool:
+    if weights is None or own is None:
+        return False
+    return weights.shape == own.shape and weights.dtype in (own.dtype, torch.bfloat16)
 
 
 def unwritten(path: Path, reason: object) -> RunError:

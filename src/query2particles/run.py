@@ -25,8 +25,8 @@ from typing import Any
 import torch
 
 from query2particles import __version__
-from query2particles.checkpoint import Checkpoint, State, quoted, unwritten
-from query2particles.config import Config, answered_by, build
+from query2particles.checkpoint import Checkpoint, Saved, State, quoted, unwritten
+from query2particles.config import Config, TableName, answered_by, build
 from query2particles.errors import GraphError, RunError, UsageError
 from query2particles.files import check_replaceable, new_file, write_json
 from query2particles.graph.folders import ATLAS, open_graph
@@ -185,14 +185,16 @@ class Run:
     def save_best(self, model: torch.nn.Module, state: State) -> None:
         self._best.save_weights(model, state)
 
-    def save_last(
-        self, model: torch.nn.Module, optimiser: torch.optim.AdamW, generator: torch.Generator, state: State
-    ) -> None:
-        self._last.save_training(model, optimiser, generator, state)
+    def save_last(self, saved: Saved, state: State) -> None:
+        self._last.save_training(saved, state)
 
-    def restore(self, model: torch.nn.Module, optimiser: torch.optim.AdamW, generator: torch.Generator) -> State:
+    def saved_table(self) -> TableName | None:
+        """Where the entities' tables were at the last save, for settings that leave it open; None without a save."""
+        return self._last.table() if self._last.path.exists() else None
+
+    def restore(self, saved: Saved) -> State:
         """Bring all of it to where the last save left it; where nothing was saved, the start."""
-        return self._last.load_training(model, optimiser, generator) if self._last.path.exists() else State()
+        return self._last.load_training(saved) if self._last.path.exists() else State()
 
     def remove(self, also: Collection[str] = ()) -> None:
         """Remove all files of the run, and others of these names; where anything else would be lost, nothing."""

@@ -14,13 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from query2particles.engine.batches import Pool, Stream
+from query2particles.engine.batches import Drawn, Pool, Stream
 from query2particles.engine.captured import Captured
 from query2particles.engine.compiled import Compiled
 from query2particles.engine.execute import execute
 from query2particles.engine.half import HalfOperators
 from query2particles.engine.loss import LossTerms, Objective, max_softmax, negatives_loss, softmax_loss
+from query2particles.engine.negatives import Negatives, Proposal
 from query2particles.engine.plan import compile_shapes
+from query2particles.engine.rows import WorkingSet
 from query2particles.query.algebra import Query
 
 __all__ = ["POOLED", "Update"]
@@ -32,7 +34,8 @@ POOLED = 32
 class Update:
     """`update(rate)` makes one; `mean_loss()` is that of the updates since it was last asked, and waits for them.
 
-    `terms` belong to the shapes, one each; `objective` to all. On CUDA the stream draws `POOLED` batches at a time.
+    `terms` belong to the shapes, one each; `objective` to all, and `proposal` draws what it is set against. On CUDA the
+    stream draws `POOLED` batches at a time. With `working`, the method has few entities, which are those of the batch.
     """
 
     def __init__(
@@ -44,18 +47,20 @@ class Update:
         terms: Sequence[LossTerms],
         *,
         objective: Objective,
-        entities: int,
+        proposal: Proposal,
         clip: float,
         generator: torch.Generator,
+        working: WorkingSet | None = None,
     ) -> None:
         self._parameters: list[nn.Parameter] = list(method.parameters())
-        self._optimiser, self._clip = optimiser, clip
-        self._objective, self._entities, self._shapes = objective, entities, tuple(shapes)
+        self._optimiser, self._clip, self._working = optimiser, clip, working
+        self._objective, self._proposal, self._shapes = objective, proposal, tuple(shapes)
         self._plan = compile_shapes(tuple(shapes), method.kind)
         self._groups: defaultdict[Any, list[int]] = defaultdict(list)
         for number, root in enumerate(self._plan.roots):
             self._groups[self._plan.nodes[root].kind, terms[number]].append(number)
         self._losses = torch.zeros((), device=self._parameters[0].device)
+        self._rate = torch.zeros_like(self._losses)  # that of the rows: a captured update reads it anew each time
         self._count = 0  # updates since the loss was last read
         self._left = 0  # batches left in the pool
         self._pool: Pool | None = None
@@ -67,10 +72,11 @@ class Update:
             self._method = Compiled(self._half.method)
             self._pool = Pool(stream, POOLED)
             self._draw = self._pool.take
-            self._update = Captured(self._work)
+            self._update = Captured(self._work, None if working is None else generator)
             self._fill = Captured(self._pool.fill, generator)
 
     def __call__(self, rate: float) -> None:
+        self._rate.fill_(rate)
         for group in self._optimiser.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)
@@ -92,9 +98,11 @@ class Update:
 
     def loss(self) -> Tensor:
         """The mean loss of the next batch."""
-        drawn = self._draw()
+        drawn: Sequence[Drawn] = self._draw()
+        negatives = None if self._objective.over_all else self._proposal.draw()
+        if self._working is not None and negatives is not None:
+            drawn, negatives = self._working.fill(drawn, negatives)
         states = execute(self._plan, self._method, [part.ids for part in drawn])
-        negatives = self._draw_negatives()
         losses = []
         for (_, terms), members in self._groups.items():
             state = self._method.stack([states[number] for number in members])
@@ -107,11 +115,6 @@ class Update:
                 losses.append(self._method.penalty(shape, part.ids, part.positives))
         return torch.stack(losses).sum() / sum(len(part.ids) for part in drawn)
 
-    def _draw_negatives(self) -> Tensor | None:
-        """Those of the update; None: all entities."""
-        count, device = self._objective.negatives, self._losses.device
-        return torch.randint(self._entities, (count,), device=device) if count else None
-
     def _loss_of(
         self,
         state: Any,
@@ -119,10 +122,10 @@ class Update:
         excluded: Tensor,
         weights: Tensor,
         terms: LossTerms,
-        negatives: Tensor | None,
+        negatives: Negatives | None,
     ) -> Tensor:
         method = self._method
-        if self._objective.over_all:
+        if negatives is None:
             if hasattr(method, "factors"):
                 particles, table, bias = method.factors(state)
                 precise = getattr(method, "precise", False)
@@ -131,10 +134,12 @@ class Update:
         return negatives_loss(
             self._objective.kind,
             method.score(state, torch.stack([positives, excluded], 1)),
-            method.score(state, negatives),
+            method.score(state, negatives.entities),
             positives != excluded,
+            negatives.entities == positives[:, None],
             weights,
-            entities=self._entities,
+            stands_for=negatives.stands_for,
+            entities=self._proposal.entities,
             terms=terms,
         )
 
@@ -148,4 +153,6 @@ class Update:
             self._half.hand_over()
         nn.utils.clip_grad_norm_(self._parameters, self._clip)
         self._optimiser.step()
+        if self._working is not None:
+            self._working.give_back(self._rate)
         self._losses += loss.detach()
