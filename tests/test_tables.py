@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from processes import ENVIRONMENT, TESTS
 from query2particles import tables
 from query2particles.config import Config, configured
+from query2particles.engine.ahead import Ahead
+from query2particles.engine.rows import Filling
 from query2particles.errors import UsageError
 from query2particles.evaluate import evaluate
 from query2particles.graph.graph import Graph
@@ -25,7 +31,8 @@ from trainings import contents, tiny
 from worlds import random_graph
 
 CPU = torch.device("cpu")
-KEPT = ("device", "bf16")
+PAIR = ("alone", "killed")
+KEPT = ("device", "bf16", "host")
 each_table = pytest.mark.parametrize("table", KEPT)
 
 
@@ -78,7 +85,7 @@ def test_what_does_not_fit_is_kept_elsewhere() -> None:
     [
         ("q2p", ("table=device", "negatives=0"), "also set negatives"),
         ("emql", ("table=device", "negatives=9"), "looks at all entities"),
-        ("cqd-beam", ("table=bf16", "negatives=9"), "set table=device"),
+        ("cqd-beam", ("table=host", "negatives=9"), "set table=device"),
     ],
 )
 def test_what_does_not_go_together(method: str, settings: tuple[str, ...], words: str) -> None:
@@ -134,6 +141,49 @@ def test_a_run_by_rows_that_was_stopped_ends_as_if_left_alone(
         train(run, graph, validation=validation, on_progress=stop)
     train(run, graph, validation=validation)
     assert contents(tmp_path / "stopped") == contents(tmp_path / "alone")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_rows_in_files_survive_being_killed(tmp_path: Path, seed: str) -> None:
+    """At steps of writing and in the midst of updates; all that is left is as if nothing had happened."""
+    settings = ["dimension=8", "batch=32", "updates=24", "validate_every=4", "validation_queries=3", "mix=1p:2,2i:1"]
+    done = subprocess.run(
+        [sys.executable, TESTS / "killing.py", tmp_path, "small", seed, *settings, "table=host", "negatives=9"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=ENVIRONMENT,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["kills"] >= 3
+    assert contents(tmp_path / "killed") == contents(tmp_path / "alone")
+    alone, killed = ({path.name: path.read_bytes() for path in (tmp_path / one).glob("*.rows")} for one in PAIR)
+    assert {"entities.rows", "bias.rows", "squares.rows", "touched.rows"} < alone.keys()
+    assert killed == alone
+
+
+def test_rows_that_are_read_ahead_are_those_of_the_update(
+    tmp_path: Path, graph: Graph, validation: Labelled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With as few entities as this, most rows of a batch are written by the update before."""
+    trained(tmp_path / "ahead", graph, validation, small("host"))
+
+    def at_once(self: Ahead) -> Filling:
+        filling = self._draw()
+        self._working.fill(filling.ids, self._working.rows.read(filling.ids))
+        return filling
+
+    monkeypatch.setattr(Ahead, "take", at_once)
+    trained(tmp_path / "at once", graph, validation, small("host"))
+    assert contents(tmp_path / "ahead") == contents(tmp_path / "at once")
+
+
+def test_a_run_with_rows_in_files_can_be_removed(tmp_path: Path, graph: Graph, validation: Labelled) -> None:
+    run, _ = trained(tmp_path / "run", graph, validation, small("host"))
+    run.remove()
+    assert not list(run.folder.iterdir())
 
 
 def test_a_large_graph_is_trained_by_rows_and_the_run_says_so(

@@ -10,11 +10,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, BinaryIO, get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from query2particles.config import TableName, Training
@@ -22,12 +21,16 @@ from query2particles.engine.rows import Table
 from query2particles.errors import RunError, clipped, printable
 from query2particles.files import new_file
 
-__all__ = ["Checkpoint", "Saved", "State", "quoted", "unwritten"]
+__all__ = ["Checkpoint", "Saved", "State", "quoted", "unwritten", "write_blocks", "write_tensors"]
 
 _FORMAT = 1
 _MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
 """What AdamW remembers of a parameter."""
 _DEVICES = ("cpu", "cuda")
+_TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.uint8: "U8", torch.float64: "F64", torch.int64: "I64"}
+"""What safetensors calls them."""
+_BLOCK_BYTES = 1 << 26
+"""So much of a tensor is written at once."""
 
 
 @dataclass
@@ -88,6 +91,11 @@ class Saved:
     table: TableName = "whole"
     """Where they are: the setting of that name."""
 
+    def weights(self) -> dict[str, Tensor]:
+        """Those that a checkpoint holds."""
+        elsewhere = frozenset[str]() if self.rows is None else self.rows.elsewhere
+        return {name: one for name, one in self.model.state_dict().items() if name not in elsewhere}
+
     def finite(self) -> bool:
         """Whether all weights are numbers."""
         # One number that is none makes none of their sum, which needs no memory.
@@ -111,16 +119,22 @@ class Checkpoint:
 
     def save_training(self, saved: Saved, state: State) -> None:
         generator = saved.generator
-        tensors = {f"model.{name}": tensor for name, tensor in saved.model.state_dict().items()}
+        rows = saved.rows
+        tensors = {f"model.{name}": tensor for name, tensor in saved.weights().items()}
         for number, moments in saved.optimiser.state_dict()["state"].items():
             tensors |= {f"optimiser.{number}.{name}": value for name, value in moments.items()}
-        if saved.rows is not None:
-            tensors |= {f"rows.{name}": tensor for name, tensor in saved.rows.state().items()}
+        if rows is not None:
+            rows.flush()
+            tensors |= {f"rows.{name}": tensor for name, tensor in rows.state().items()}
         tensors["random.stream"] = generator.get_state()
         tensors["random.torch"] = torch.get_rng_state()
         if generator.device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(generator.device)
-        self._write(tensors, {"device": generator.device.type, "table": saved.table, "state": asdict(state)})
+        number = 0 if rows is None else rows.checkpoint + 1
+        about = {"device": generator.device.type, "table": saved.table, "rows": number, "state": asdict(state)}
+        self._write(tensors, about)
+        if rows is not None:
+            rows.settle(number)
 
     def load_training(self, saved: Saved) -> State:
         """Bring all of it to where it was saved.
@@ -131,10 +145,11 @@ class Checkpoint:
         tensors, about = self._read()
         generator = saved.generator
         device, state = self._device_and_state(about)
-        self._load(saved.model.state_dict(), _below("model.", tensors))
-        if saved.rows is not None:
-            self._load(saved.rows.state(), _below("rows.", tensors))
+        self._load(saved.weights(), _below("model.", tensors))
         try:
+            if saved.rows is not None:
+                self._load(saved.rows.state(), _below("rows.", tensors))
+                saved.rows.recover(int(about["rows"]))
             _load_moments(saved.optimiser, _below("optimiser.", tensors))
             torch.set_rng_state(tensors["random.torch"])
             if device != generator.device.type:
@@ -168,11 +183,9 @@ class Checkpoint:
 
     def _write(self, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
         document = {"format": _FORMAT, "graph": self.graph, **about}
-        on_host = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
         try:
             with new_file(self.path) as partial:
-                # The library's own writer leaves files of unknown names behind where it is killed.
-                partial.write_bytes(save(on_host, {"about": json.dumps(document)}))
+                write_tensors(partial, tensors, {"about": json.dumps(document)})
         except OSError as error:
             raise unwritten(self.path, error) from error
 
@@ -225,6 +238,33 @@ def _fits(weights: Tensor | None, own: Tensor | None) -> bool:
     if weights is None or own is None:
         return False
     return weights.shape == own.shape and weights.dtype in (own.dtype, torch.bfloat16)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """A safetensors file, block by block: the library's own writer holds the whole of it in memory once more.
+
+    Wider types come first, so that each tensor starts at a multiple of what its numbers take.
+    """
+    ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name, tensor in ordered:
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    data = json.dumps(header).encode()
+    data += b" " * (-len(data) % 8)
+    with path.open("wb") as file:
+        file.write(len(data).to_bytes(8, "little") + data)
+        for _, tensor in ordered:
+            write_blocks(file, tensor.detach())
+
+
+def write_blocks(file: BinaryIO, tensor: Tensor) -> None:
+    rows = tensor if tensor.dim() else tensor[None]
+    together = max(1, _BLOCK_BYTES // max(1, rows[:1].numel() * rows.element_size()))
+    for start in range(0, len(rows), together):
+        block = rows[start : start + together].cpu().contiguous()
+        file.write(block.flatten().view(torch.uint8).numpy().data)
 
 
 def unwritten(path: Path, reason: object) -> RunError:

@@ -77,12 +77,17 @@ def training_stream(
     return Stream(on_device, parts, generator, cap=training.cap, subsampling=training.subsampling)
 
 
-def training_proposal(graph: Graph, training: Training, device: torch.device) -> Proposal:
-    """What positives are set against; `training` is settled."""
+def training_proposal(graph: Graph, training: Training, generator: torch.Generator) -> Proposal:
+    """What positives are set against; `training` is settled.
+
+    Batches that are drawn ahead take all their random numbers from the stream's generator, so that they can be drawn
+    once more; others are captured with torch's own.
+    """
     assert training.negatives != "auto", "settled settings are numbers"
     edges = graph.at(training.split)
     degrees = np.diff(edges.offsets[edges.row_bounds]) if training.negatives_by == "degree" else None
-    return Proposal(edges.entities, training.negatives, device, degrees=degrees)
+    own = generator if training.table == "host" else None
+    return Proposal(edges.entities, training.negatives, generator.device, degrees=degrees, generator=own)
 
 
 def _times(parts: Sequence[Part], batches: int) -> list[Part]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from pathlib import Path
+from typing import cast
 
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from torch import nn
 from query2particles.config import Config, TableName, build
 from query2particles.engine.looking import Looking
 from query2particles.engine.rows import Table, WorkingSet, with_few_entities
+from query2particles.engine.stored import StoredTable
 from query2particles.errors import UsageError
 from query2particles.graph.graph import Graph
 from query2particles.methods.registry import METHODS, Model, trainee_of
@@ -32,6 +34,9 @@ _SHARE = 0.6
 
 _BLOCK = 1 << 16
 """Entities whose first rows are drawn at once. Another number would draw others."""
+
+_SEEDS_APART = 1 << 32
+"""Between those of two blocks: far more than anybody's seeds."""
 
 
 def settled(
@@ -105,18 +110,28 @@ class Subject:
 
 
 def prepared_subject(
-    config: Config, graph: Graph, device: torch.device, parts: Sequence[Part], generator: torch.Generator
+    config: Config,
+    graph: Graph,
+    device: torch.device,
+    parts: Sequence[Part],
+    generator: torch.Generator,
+    folder: Path | None = None,
+    *,
+    fresh: bool = True,
 ) -> Subject:
-    """The untrained model of settled settings; first weights come from torch's own generator."""
+    """The untrained model of settled settings; first weights come from torch's own generator.
+
+    `folder` is where rows of the host are, or, `fresh`, will be.
+    """
     training, entry = config.training, METHODS[config.method]
     if training.table == "whole":
         model = build(config, graph).to(device)
         return Subject(model, trainee_of(model), trainee_of(model))
     assert training.negatives != "auto", "settled settings are numbers"
     places = sum(part.count * (2 + len(anchor_positions(part.shape))) for part in parts)
-    capacity = places + training.negatives
+    capacity, entities = places + training.negatives, len(graph.entities)
     names = list(entry.entity_tables(config.model))
-    entities = len(graph.entities)
+    rows: Table
     if training.table == "device":
         model = build(config, graph).to(device)
         trained = trainee_of(model)
@@ -129,28 +144,32 @@ def prepared_subject(
         rows = Table(tables, decay=training.decay, generator=generator)
         moved = with_few_entities(trained, names, capacity)
     else:
-        edges = graph.at(training.split)
-        moved = cast(Model, entry.method(capacity, edges.relations, config.model).to(device))
-        tables = {
-            name: torch.zeros((entities + 1, *getattr(moved, name).shape[1:]), dtype=torch.bfloat16, device=device)
-            for name in names
-        }
-        _draw_first_rows(tables, entry.method, edges.relations, config, device)
-        rows = Table(tables, decay=training.decay, generator=generator)
+        relations = graph.at(training.split).relations
+        moved = cast(Model, entry.method(capacity, relations, config.model).to(device))
+        shapes = {name: getattr(moved, name).shape[1:] for name in names}
+        if training.table == "bf16":
+            tables = {
+                name: torch.zeros((entities + 1, *shape), dtype=torch.bfloat16, device=device)
+                for name, shape in shapes.items()
+            }
+            rows = Table(tables, decay=training.decay, generator=generator)
+        else:
+            if folder is None:
+                raise UsageError("table=host keeps rows in the folder of a run, and there is none here")
+            rows = StoredTable(folder, shapes, entities, decay=training.decay, fresh=fresh)
+        if fresh:
+            _draw_first_rows(rows, config, relations)
         model = trained = cast(Model, Looking(moved, rows))
     return Subject(model, trained, moved, rows, WorkingSet(moved, names, rows, [part.shape for part in parts]))
 
 
-def _draw_first_rows(tables: Any, method: Any, relations: int, config: Config, device: torch.device) -> None:
+def _draw_first_rows(rows: Table, config: Config, relations: int) -> None:
     """As the method itself draws them, a block of entities at a time, each from a seed of its own."""
-    entities = len(next(iter(tables.values()))) - 1
-    for number, start in enumerate(range(0, entities, _BLOCK)):
-        count = min(_BLOCK, entities - start)
+    method, device = METHODS[config.method].method, rows.device
+    for number, start in enumerate(range(0, rows.entities, _BLOCK)):
+        count = min(_BLOCK, rows.entities - start)
         with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.device(device):
             torch.manual_seed(config.training.seed + (number + 1) * _SEEDS_APART)
             drawn = method(count, relations, config.model)
-        for name, table in tables.items():
+        for name, table in rows.tables.items():
             table[start : start + count] = getattr(drawn, name).detach()
-
-
-_SEEDS_APART = 1 << 32

@@ -110,7 +110,7 @@ def train(
             # until that is collected, it would count as memory of this one.
             gc.collect()
             torch.cuda.reset_peak_memory_stats(device)
-        prepared = prepare(run.config, graph, device, table=run.saved_table())
+        prepared = prepare(run.config, graph, device, folder=run.folder, table=run.saved_table())
         update, saved = prepared.update, prepared.saved
         state = run.restore(saved)
         if not state.finished(training):
@@ -154,6 +154,7 @@ def train(
                         run.save_best(saved.model, state)
                 if validates or stops:
                     state.seconds = time.perf_counter() - begin
+                    update.rewind()
                     run.save_last(saved, state)
                 mrr = state.latest["all"] if state.latest else None
                 on_progress(Progress(state.update, training.updates, loss, speed, mrr, found))
@@ -191,19 +192,26 @@ class Prepared:
         return Saved(subject.trained, self.optimiser, self.generator, subject.rows, table)
 
 
-def prepare(config: Config, graph: Graph, device: torch.device, *, table: TableName | None = None) -> Prepared:
+def prepare(
+    config: Config,
+    graph: Graph,
+    device: torch.device,
+    *,
+    folder: Path | None = None,
+    table: TableName | None = None,
+) -> Prepared:
     """All that the first update needs; the model draws its first weights from torch's own generator.
 
-    `table` is what a save was made with, for settings that leave it open.
+    `table` is what a save was made with, if there is one, and `folder` where rows of the host are.
     """
     config, notes = settled(config, len(graph.entities), device, table)
     training = config.training
     generator = torch.Generator(device).manual_seed(training.seed)
     parts, terms = training_parts(training)
-    subject = prepared_subject(config, graph, device, parts, generator)
+    subject = prepared_subject(config, graph, device, parts, generator, folder, fresh=table is None)
     optimiser = _optimiser(subject, training, device)
     stream = training_stream(graph, training, parts, generator, batches=POOLED if device.type == "cuda" else 1)
-    proposal = training_proposal(graph, training, device)
+    proposal = training_proposal(graph, training, generator)
     update = Update(
         subject.moved,
         optimiser,
@@ -215,6 +223,7 @@ def prepare(config: Config, graph: Graph, device: torch.device, *, table: TableN
         clip=training.clip,
         generator=generator,
         working=subject.working,
+        ahead=training.table == "host",
     )
     return Prepared(config, notes, subject, optimiser, generator, parts, update)
 

@@ -27,7 +27,16 @@ from query2particles.engine.batches import Drawn
 from query2particles.engine.negatives import Negatives
 from query2particles.query.algebra import Query, anchor_positions
 
-__all__ = ["Distinct", "Rows", "Table", "WorkingSet", "distinct", "rounded_stochastically", "with_few_entities"]
+__all__ = [
+    "Distinct",
+    "Filling",
+    "Rows",
+    "Table",
+    "WorkingSet",
+    "distinct",
+    "rounded_stochastically",
+    "with_few_entities",
+]
 
 _REMEMBERED = 1000
 """T: as AdamW, which forgets a thousandth of a square at every update."""
@@ -61,12 +70,21 @@ class Table:
     of the gap says, it is kept in the mean; `generator`, on the tensors' device, says when.
     """
 
-    def __init__(self, tables: Mapping[str, Tensor], *, decay: float, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        tables: Mapping[str, Tensor],
+        *,
+        decay: float,
+        generator: torch.Generator,
+        moments: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
         self.tables = dict(tables)
         self._decay, self._generator = decay, generator
         first = next(iter(self.tables.values()))
-        self.squares = torch.zeros((len(first), len(self.tables)), device=first.device)  # v
-        self.touched = torch.zeros(len(first), device=first.device)  # t
+        self.squares, self.touched = moments or (  # v, t
+            torch.zeros((len(first), len(self.tables)), device=first.device),
+            torch.zeros(len(first), device=first.device),
+        )
 
     @property
     def entities(self) -> int:
@@ -95,6 +113,23 @@ class Table:
             if table.dtype == torch.bfloat16:
                 rows = rounded_stochastically(rows, self._generator)
             table.index_copy_(0, own, rows)
+
+    checkpoint = 0
+    """The number of the last one, where rows need to know."""
+
+    def flush(self) -> None:
+        """Before a checkpoint is written; rows in memory are written with it."""
+
+    def settle(self, checkpoint: int) -> None:
+        """After a checkpoint of this number was written."""
+
+    def recover(self, checkpoint: int) -> None:
+        """After a checkpoint of this number was read."""
+
+    @property
+    def elsewhere(self) -> frozenset[str]:
+        """The tables that a checkpoint need not hold."""
+        return frozenset()
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint needs besides the tables."""
@@ -139,6 +174,14 @@ def with_few_entities(method: Any, tables: Sequence[str], count: int) -> Any:
     return copy.deepcopy(method, kept)
 
 
+class Filling(NamedTuple):
+    """What a batch needs of the rows, and the batch with ids of the small tables."""
+
+    ids: Tensor  # (capacity,)
+    drawn: list[Drawn]
+    negatives: Negatives
+
+
 class WorkingSet:
     """The small tables that a method of `capacity` entities runs on, filled anew for every update."""
 
@@ -148,33 +191,34 @@ class WorkingSet:
         self._anchors = [anchor_positions(shape) for shape in shapes]
         self._ids: Tensor | None = None
 
-    def fill(self, drawn: Sequence[Drawn], negatives: Negatives) -> tuple[list[Drawn], Negatives]:
-        """Read the rows of a batch; the batch and its negatives with ids of the small tables."""
+    def renumbered(self, drawn: Sequence[Drawn], negatives: Negatives) -> Filling:
+        """Find out which rows a batch needs."""
         columns = [negatives.entities]
         for part, anchors in zip(drawn, self._anchors, strict=True):
             columns += [part.positives, part.excluded, *(part.ids[:, anchor] for anchor in anchors)]
         found = distinct(torch.cat(columns), self.rows.entities)
-        self._ids = found.ids
-        for parameter, rows in zip(self.parameters, self.rows.read(found.ids), strict=True):
-            parameter.data.copy_(rows)
-            parameter.grad = None
         places = iter(torch.split(found.places, [len(column) for column in columns]))
         others = Negatives(next(places), negatives.stands_for)
-        renumbered = [
-            self._renumbered(part, anchors, places) for part, anchors in zip(drawn, self._anchors, strict=True)
-        ]
-        return renumbered, others
+        own = [_with_places(part, anchors, places) for part, anchors in zip(drawn, self._anchors, strict=True)]
+        return Filling(found.ids, own, others)
 
-    @staticmethod
-    def _renumbered(part: Drawn, anchors: Sequence[int], places: Iterator[Tensor]) -> Drawn:
-        positives, excluded = next(places), next(places)
-        columns = list(part.ids.unbind(1))
-        for anchor in anchors:
-            columns[anchor] = next(places)
-        return Drawn(torch.stack(columns, 1), positives, excluded, part.weights)
+    def fill(self, ids: Tensor, rows: Sequence[Tensor]) -> None:
+        """Let these rows be the small tables."""
+        self._ids = ids
+        for parameter, own in zip(self.parameters, rows, strict=True):
+            parameter.data.copy_(own)
+            parameter.grad = None
 
     def give_back(self, rate: Tensor | float) -> None:
         """Let the rows of the last batch step against their gradients."""
         assert self._ids is not None, "fill comes first"
         gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in self.parameters]
         self.rows.write(self._ids, gradients, rate)
+
+
+def _with_places(part: Drawn, anchors: Sequence[int], places: Iterator[Tensor]) -> Drawn:
+    positives, excluded = next(places), next(places)
+    columns = list(part.ids.unbind(1))
+    for anchor in anchors:
+        columns[anchor] = next(places)
+    return Drawn(torch.stack(columns, 1), positives, excluded, part.weights)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from query2particles.engine.ahead import Ahead
 from query2particles.engine.batches import Drawn, Pool, Stream
 from query2particles.engine.captured import Captured
 from query2particles.engine.compiled import Compiled
@@ -22,7 +23,7 @@ from query2particles.engine.half import HalfOperators
 from query2particles.engine.loss import LossTerms, Objective, max_softmax, negatives_loss, softmax_loss
 from query2particles.engine.negatives import Negatives, Proposal
 from query2particles.engine.plan import compile_shapes
-from query2particles.engine.rows import WorkingSet
+from query2particles.engine.rows import Filling, WorkingSet
 from query2particles.query.algebra import Query
 
 __all__ = ["POOLED", "Update"]
@@ -35,7 +36,8 @@ class Update:
     """`update(rate)` makes one; `mean_loss()` is that of the updates since it was last asked, and waits for them.
 
     `terms` belong to the shapes, one each; `objective` to all, and `proposal` draws what it is set against. On CUDA the
-    stream draws `POOLED` batches at a time. With `working`, the method has few entities, which are those of the batch.
+    stream draws `POOLED` batches at a time. With `working`, the method has few entities, which are those of the batch;
+    with `ahead` its rows are read while the update before runs, and `rewind` comes before a checkpoint.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Update:
         clip: float,
         generator: torch.Generator,
         working: WorkingSet | None = None,
+        ahead: bool = False,
     ) -> None:
         self._parameters: list[nn.Parameter] = list(method.parameters())
         self._optimiser, self._clip, self._working = optimiser, clip, working
@@ -65,6 +68,7 @@ class Update:
         self._left = 0  # batches left in the pool
         self._pool: Pool | None = None
         self._half: HalfOperators | None = None
+        self._ahead = Ahead(working, self._filling, generator) if working is not None and ahead else None
         self._method, self._draw = method, stream.draw
         self._update: Callable[[], None] = self._work
         if self._parameters[0].is_cuda:
@@ -72,7 +76,10 @@ class Update:
             self._method = Compiled(self._half.method)
             self._pool = Pool(stream, POOLED)
             self._draw = self._pool.take
-            self._update = Captured(self._work, None if working is None else generator)
+            if self._ahead is None:
+                self._update = Captured(self._work, None if working is None else generator)
+            else:  # what waits for rows from elsewhere is not the same work every time
+                self._draw = self._from_pool
             self._fill = Captured(self._pool.fill, generator)
 
     def __call__(self, rate: float) -> None:
@@ -82,13 +89,22 @@ class Update:
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
-        if self._pool is not None:
-            if not self._left:
-                self._fill()
-                self._left = POOLED
-            self._left -= 1
+        if self._pool is not None and self._ahead is None:
+            self._refill()
         self._update()
         self._count += 1
+
+    def _refill(self) -> None:
+        """Before a batch is taken out of the pool."""
+        if not self._left:
+            self._fill()
+            self._left = POOLED
+        self._left -= 1
+
+    def _from_pool(self) -> list[Drawn]:
+        assert self._pool is not None
+        self._refill()
+        return self._pool.take()
 
     def mean_loss(self) -> float:
         mean = float(self._losses) / max(self._count, 1)
@@ -98,10 +114,7 @@ class Update:
 
     def loss(self) -> Tensor:
         """The mean loss of the next batch."""
-        drawn: Sequence[Drawn] = self._draw()
-        negatives = None if self._objective.over_all else self._proposal.draw()
-        if self._working is not None and negatives is not None:
-            drawn, negatives = self._working.fill(drawn, negatives)
+        drawn, negatives = self._take()
         states = execute(self._plan, self._method, [part.ids for part in drawn])
         losses = []
         for (_, terms), members in self._groups.items():
@@ -114,6 +127,28 @@ class Update:
             for shape, part in zip(self._shapes, drawn, strict=True):
                 losses.append(self._method.penalty(shape, part.ids, part.positives))
         return torch.stack(losses).sum() / sum(len(part.ids) for part in drawn)
+
+    def rewind(self) -> None:
+        """Give back what was drawn ahead: the next update draws it once more, from the same random numbers."""
+        if self._ahead is not None and self._pool is None:  # whose batches were drawn long before
+            self._ahead.rewind()
+
+    def _take(self) -> tuple[Sequence[Drawn], Negatives | None]:
+        """The next batch, and what its positives are set against; None: all entities."""
+        if self._objective.over_all:
+            return self._draw(), None
+        if self._working is None:
+            return self._draw(), self._proposal.draw()
+        if self._ahead is not None:
+            filling = self._ahead.take()
+        else:
+            filling = self._filling()
+            self._working.fill(filling.ids, self._working.rows.read(filling.ids))
+        return filling.drawn, filling.negatives
+
+    def _filling(self) -> Filling:
+        assert self._working is not None
+        return self._working.renumbered(self._draw(), self._proposal.draw())
 
     def _loss_of(
         self,
