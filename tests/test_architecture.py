@@ -25,7 +25,7 @@ FLOORS = [
     {"workload"},
     {"config"},
     {"presets"},
-    {"checkpoint", "curriculum"},
+    {"checkpoint", "curriculum", "tables"},
     {"run"},
     {"joining"},
     {"joined"},
