@@ -110,6 +110,7 @@ bench: setup
 	$(BIN)/q2p bench evaluate --device cpu --out benchmarks/results
 	$(BIN)/q2p bench answer --device cpu --out benchmarks/results
 	$(BIN)/q2p bench answer --all-methods --device cpu --out benchmarks/results
+	$(BIN)/q2p bench index --out benchmarks/results
 	$(BIN)/q2p bench serve --out benchmarks/results
 	$(BIN)/q2p bench soak --out benchmarks/results
 

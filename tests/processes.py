@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).parent
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
+_PATHS = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(_PATHS)}
 """One thread: tests run side by side. Scripts that are no commands find the worlds of the tests."""
 
 # A shell starts what runs in the background deaf to Ctrl-C, and so would be what these tests start: hear again.

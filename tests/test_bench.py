@@ -94,11 +94,11 @@ def test_compilers_start_cold(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
     seen: list[tuple[str, ...]] = []
 
-    def look(*given: Any) -> Any:
+    def look(*given: Any, **options: Any) -> Any:
         folders = tuple(os.environ[name] for name in names)
         assert not any(Path(folder).exists() and list(Path(folder).iterdir()) for folder in folders)
         seen.append(folders)
-        return prepare(*given)
+        return prepare(*given, **options)
 
     monkeypatch.setattr(measured, "prepare", look)
     monkeypatch.setenv(names[0], "warm")

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from query2particles.cli.graphs import size_named
+from query2particles.errors import UsageError
 from query2particles.query.algebra import SHAPES
 
 FACTS = "ann\tknows\tbob\nbob\tknows\teve\neve\tknows\tann\nann\tlikes\teve\nbob\tlikes\tann\n"
@@ -139,6 +141,29 @@ def test_import_ask_sample_check(facts: Path, tmp_path: Path) -> None:
     assert "differ" in q2p("data", "check", out, "--graph", graph, code=1).stderr
 
 
+def test_import_in_less_memory_than_it_takes(tmp_path: Path) -> None:
+    """In steps on the disk, and the same folder."""
+    rows = (f"somebody {n % 90_001}\trelation {n % 7}\tsomebody {n * n % 70_001}\n" for n in range(300_000))
+    (tmp_path / "facts.tsv").write_text("".join(rows))
+    told = q2p_json("graph", "import", tmp_path / "facts.tsv", "--out", tmp_path / "one")
+    assert q2p_json("graph", "import", tmp_path / "facts.tsv", "--memory", "64 MiB", "--out", tmp_path / "two") == told
+    one, two = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("one", "two"))
+    assert one == two
+    done = q2p("graph", "import", tmp_path / "facts.tsv", "--memory", "much", "--out", tmp_path / "one", code=2)
+    assert "4GiB" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4GiB", 4 << 30), ("1.5 MiB", 3 << 19), ("500MB", 500_000_000), ("2G", 2 * 10**9), ("64Ki", 65536), ("12B", 12)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert size_named(text) == size
+    for wrong in ("", "GiB", "-1", "1 PB", "4gib"):
+        with pytest.raises(UsageError, match="no amount of memory"):
+            size_named(wrong)
+
+
 def test_import_options(tmp_path: Path) -> None:
     (tmp_path / "facts.csv").write_text("when,what,who,whom\n1,knows,ann,bob\n2,knows,bob,ann\n")
     (tmp_path / "labels.tsv").write_text("ann\tAnn of Cleves\n")
@@ -203,6 +228,10 @@ def test_bench_on_the_embedded_graph() -> None:
     assert told["bench"] == "exact"
     assert set(SHAPES) | {"all"} == set(told["ratios"])
     assert q2p_json("bench", "sample", "--count", "50")["ratios"]["all"] > 0
+    told = q2p_json("bench", "import", "--triples", "20000", "--large", "--memory", "64MiB")
+    assert told["bench"] == "import-large"
+    assert told["figures"]["import seconds"] > 0
+    assert "--large" in q2p("bench", "exact", "--large", code=2).stderr
     told = q2p_json("bench", "import", "--triples", "20000")
     assert told["figures"]["open milliseconds"] < 50
     assert told["figures"]["peak memory GiB"] < 4

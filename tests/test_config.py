@@ -44,6 +44,8 @@ def another(hint: Any, default: Any) -> tuple[str, Any]:
         return repr(value), value
     if hint is str:
         return "a folder", "a folder"
+    if int in get_args(hint):  # or a word
+        return "77", 77
     if isinstance(get_args(hint)[0], str):
         value = next(choice for choice in get_args(hint) if choice != default)
         return value, value

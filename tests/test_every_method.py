@@ -25,7 +25,7 @@ from query2particles.query.algebra import SHAPES, Query, anchor_positions, groun
 from query2particles.query.syntax import format_query
 from query2particles.run import Run
 from query2particles.show import print_answered
-from query2particles.train import Progress, _optimiser, prepare, train, validation_set
+from query2particles.train import Progress, prepare, train, validation_set
 from trainings import contents, tiny
 from worlds import random_graph
 
@@ -148,18 +148,18 @@ def test_every_preset_makes_an_update(method: str) -> None:
     """Cut down in size alone: losses, negatives and mixes as they are."""
     for name in PRESETS[method]:
         prepared = prepare(tiny(method, "batch=40", name=name), GRAPH, torch.device("cpu"))
-        before = [one.detach().clone() for one in prepared.trained.parameters()]
+        before = [one.detach().clone() for one in prepared.saved.model.parameters()]
         prepared.update(1e-3)
         assert np.isfinite(prepared.update.mean_loss())
-        moved = [not torch.equal(*pair) for pair in zip(before, prepared.trained.parameters(), strict=True)]
+        moved = [not torch.equal(*pair) for pair in zip(before, prepared.saved.model.parameters(), strict=True)]
         assert any(moved)
 
 
 @each_method
 def test_only_tables_decay(method: str) -> None:
     config = tiny(method, "decay=0.7")
-    model = prepare(config, GRAPH, torch.device("cpu")).trained
-    optimiser = _optimiser(model, config.training, torch.device("cpu"))
+    prepared = prepare(config, GRAPH, torch.device("cpu"))
+    model, optimiser = prepared.saved.model, prepared.optimiser
     decays = {id(one): group["weight_decay"] for group in optimiser.param_groups for one in group["params"]}
     tables = {id(one) for one in model.parameters(recurse=False)}
     assert decays == {id(one): 0.7 if id(one) in tables else 0.0 for one in model.parameters()}

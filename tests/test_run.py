@@ -19,11 +19,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from processes import ENVIRONMENT
-from query2particles.checkpoint import State
+from query2particles.checkpoint import Saved, State
 from query2particles.config import Config, build, configured
 from query2particles.errors import RunError, UsageError
 from query2particles.graph.graph import Graph
-from query2particles.methods.registry import Model
 from query2particles.presets import preset
 from query2particles.run import Run
 from worlds import random_graph
@@ -47,7 +46,7 @@ def run(tmp_path: Path, config: Config, graph: Graph) -> Run:
     return Run.create(tmp_path / "run", config, graph, str(tmp_path / "graph"))
 
 
-def parts(run: Run, graph: Graph, seed: int) -> tuple[Model, torch.optim.AdamW, torch.Generator]:
+def parts(run: Run, graph: Graph, seed: int) -> Saved:
     """A model, its optimiser after two steps, and a generator."""
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng([]):
@@ -58,7 +57,7 @@ def parts(run: Run, graph: Graph, seed: int) -> tuple[Model, torch.optim.AdamW, 
             for number, parameter in enumerate(model.parameters()):
                 parameter.grad = torch.randn(parameter.shape) if number else None  # the first never had a gradient
             optimiser.step()
-    return model, optimiser, generator
+    return Saved(model, optimiser, generator)
 
 
 STATE = State(7, 1.5, {"all": 1.0}, {"all": 2.0, "epfo": 2.5}, 4, 3)
@@ -66,21 +65,21 @@ STATE = State(7, 1.5, {"all": 1.0}, {"all": 2.0, "epfo": 2.5}, 4, 3)
 
 @pytest.fixture
 def saved(run: Run, graph: Graph) -> Run:
-    model, optimiser, generator = parts(run, graph, 1)
-    run.save_best(model, STATE)
-    run.save_last(model, optimiser, generator, STATE)
+    made = parts(run, graph, 1)
+    run.save_best(made.model, STATE)
+    run.save_last(made, STATE)
     return run
 
 
 def test_what_is_saved_comes_back(saved: Run, graph: Graph) -> None:
-    model, optimiser, generator = parts(saved, graph, 1)
-    other, other_optimiser, other_generator = parts(saved, graph, 2)
+    first_parts, other_parts = parts(saved, graph, 1), parts(saved, graph, 2)
+    model, other = first_parts.model, other_parts.model
     own = torch.get_rng_state()
-    assert saved.restore(other, other_optimiser, other_generator) == STATE
+    assert saved.restore(other_parts) == STATE
     assert torch.equal(torch.get_rng_state(), own)
     assert all(torch.equal(one, two) for one, two in zip(model.parameters(), other.parameters(), strict=True))
-    assert torch.equal(generator.get_state(), other_generator.get_state())
-    first, second = optimiser.state_dict(), other_optimiser.state_dict()
+    assert torch.equal(first_parts.generator.get_state(), other_parts.generator.get_state())
+    first, second = first_parts.optimiser.state_dict(), other_parts.optimiser.state_dict()
     assert first["param_groups"] == second["param_groups"]
     assert first["state"].keys() == second["state"].keys()
     for number, moments in first["state"].items():
@@ -95,10 +94,10 @@ def test_what_is_saved_comes_back(saved: Run, graph: Graph) -> None:
 def test_torch_random_numbers_come_back(run: Run, graph: Graph) -> None:
     with torch.random.fork_rng([]):
         torch.manual_seed(5)
-        run.save_last(*parts(run, graph, 1), STATE)
+        run.save_last(parts(run, graph, 1), STATE)
         expected = torch.rand(3)
         torch.manual_seed(6)
-        run.restore(*parts(run, graph, 2))
+        run.restore(parts(run, graph, 2))
         assert torch.equal(torch.rand(3), expected)
 
 
@@ -118,7 +117,7 @@ def test_a_run_reads_back_as_it_was(run: Run, config: Config, graph: Graph) -> N
 
 
 def test_before_anything_is_saved(run: Run, graph: Graph) -> None:
-    assert run.restore(*parts(run, graph, 1)) == State()
+    assert run.restore(parts(run, graph, 1)) == State()
     assert run.saved() is None
     assert run.read_trace() == []
     assert run.cost() == (0.0, 0.0)
@@ -267,7 +266,7 @@ def test_a_checkpoint_that_was_cut(saved: Run, graph: Graph, name: str, cut: int
     path = saved.folder / name
     path.write_bytes(path.read_bytes()[:cut])
     with pytest.raises(RunError, match=rf"{name} cannot be read .* beside it may be whole"):
-        saved.model(graph) if name.startswith("best") else saved.restore(*parts(saved, graph, 2))
+        saved.model(graph) if name.startswith("best") else saved.restore(parts(saved, graph, 2))
 
 
 @pytest.mark.parametrize(
@@ -276,7 +275,7 @@ def test_a_checkpoint_that_was_cut(saved: Run, graph: Graph, name: str, cut: int
 def test_a_checkpoint_that_is_none(saved: Run, graph: Graph, content: bytes) -> None:
     for name in ("best.safetensors", "last.safetensors"):
         (saved.folder / name).write_bytes(content)
-    for use in (lambda: saved.model(graph), lambda: saved.restore(*parts(saved, graph, 2)), saved.saved):
+    for use in (lambda: saved.model(graph), lambda: saved.restore(parts(saved, graph, 2)), saved.saved):
         with pytest.raises(RunError, match="cannot be read"):
             use()
 
@@ -287,7 +286,7 @@ def test_a_checkpoint_that_is_none(saved: Run, graph: Graph, content: bytes) -> 
 def test_hostile_metadata(saved: Run, graph: Graph, document: str) -> None:
     for name in ("best.safetensors", "last.safetensors"):
         save_file(load_file(saved.folder / name), saved.folder / name, {"about": document})
-    for use in (lambda: saved.model(graph), lambda: saved.restore(*parts(saved, graph, 2)), saved.saved):
+    for use in (lambda: saved.model(graph), lambda: saved.restore(parts(saved, graph, 2)), saved.saved):
         with pytest.raises(RunError):
             use()
 
@@ -315,7 +314,7 @@ HOSTILE_STATES: list[Any] = [
 def test_hostile_states(saved: Run, graph: Graph, state: Any) -> None:
     _resave(saved, "last.safetensors", about=lambda about: {**about, "state": state})
     with pytest.raises(RunError, match=r"last\.safetensors cannot be read"):
-        saved.restore(*parts(saved, graph, 2))
+        saved.restore(parts(saved, graph, 2))
 
 
 HOSTILE_TENSORS: dict[str, Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]] = {
@@ -342,13 +341,13 @@ def test_hostile_tensors(
 ) -> None:
     _resave(saved, "last.safetensors", tensors=change)
     with torch.random.fork_rng([]), pytest.raises(RunError, match=r"last\.safetensors (cannot be read|do not fit)"):
-        saved.restore(*parts(saved, graph, 2))
+        saved.restore(parts(saved, graph, 2))
 
 
 @pytest.mark.parametrize("device", [None, 3, "tpu", ["cuda"]])
 def test_a_save_that_does_not_say_where_it_was_made(saved: Run, graph: Graph, device: Any) -> None:
     _resave(saved, "last.safetensors", about=lambda about: {**about, "device": device})
-    for use in (saved.saved, lambda: saved.restore(*parts(saved, graph, 2))):
+    for use in (saved.saved, lambda: saved.restore(parts(saved, graph, 2))):
         with pytest.raises(RunError, match=r"last\.safetensors cannot be read \(it does not say whether"):
             use()
     _resave(saved, "last.safetensors", about=lambda about: {key: about[key] for key in about if key != "device"})
@@ -361,13 +360,14 @@ def test_a_run_of_another_device_goes_on_with_other_draws(saved: Run, graph: Gra
     states = {"random.stream": torch.zeros(16, dtype=torch.uint8), "random.cuda": torch.zeros(16, dtype=torch.uint8)}
     _resave(saved, "last.safetensors", lambda about: {**about, "device": "cuda"}, lambda found: {**found, **states})
     assert saved.saved() == ("cuda", STATE)
-    model, optimiser, generator = parts(saved, graph, 2)
-    start = generator.get_state()
-    assert saved.restore(model, optimiser, generator) == STATE
-    original = parts(saved, graph, 1)
-    assert all(torch.equal(one, two) for one, two in zip(model.parameters(), original[0].parameters(), strict=True))
-    assert torch.equal(optimiser.state_dict()["state"][1]["exp_avg"], original[1].state_dict()["state"][1]["exp_avg"])
-    assert not torch.equal(generator.get_state(), start), "the first batches would come again"
+    found, original = parts(saved, graph, 2), parts(saved, graph, 1)
+    start = found.generator.get_state()
+    assert saved.restore(found) == STATE
+    pairs = zip(found.model.parameters(), original.model.parameters(), strict=True)
+    assert all(torch.equal(one, two) for one, two in pairs)
+    one, two = (each.optimiser.state_dict()["state"][1]["exp_avg"] for each in (found, original))
+    assert torch.equal(one, two)
+    assert not torch.equal(found.generator.get_state(), start), "the first batches would come again"
 
 
 CONFIG_DAMAGES: list[Any] = [
@@ -451,11 +451,11 @@ def largest_file(size: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.999])
 def test_a_full_disk_keeps_what_was_saved(saved: Run, graph: Graph, share: float) -> None:
-    model, optimiser, generator = parts(saved, graph, 2)
+    made = parts(saved, graph, 2)
     contents = {path.name: path.read_bytes() for path in saved.folder.iterdir()}
     saves: dict[str, Callable[[], None]] = {
-        "best.safetensors": lambda: saved.save_best(model, STATE),
-        "last.safetensors": lambda: saved.save_last(model, optimiser, generator, STATE),
+        "best.safetensors": lambda: saved.save_best(made.model, STATE),
+        "last.safetensors": lambda: saved.save_last(made, STATE),
     }
     for name, save in saves.items():
         with (
@@ -464,7 +464,7 @@ def test_a_full_disk_keeps_what_was_saved(saved: Run, graph: Graph, share: float
         ):
             save()
     assert {path.name: path.read_bytes() for path in saved.folder.iterdir()} == contents
-    assert saved.restore(*parts(saved, graph, 3)) == STATE
+    assert saved.restore(parts(saved, graph, 3)) == STATE
 
 
 def test_a_full_disk_cuts_a_line_of_the_trace(run: Run) -> None:

@@ -221,7 +221,7 @@ def test_a_loss_that_is_no_number_after_an_interrupt(tmp_path: Path, graph: Grap
     """Nothing was validated, but the interrupt has saved."""
     run, state = Run.create(tmp_path / "run", small("validate_every=12"), graph, "atlas"), State(update=3)
     ready = prepare(run.config, graph, torch.device("cpu"))
-    run.save_last(ready.model, ready.optimiser, ready.generator, state)
+    run.save_last(ready.saved, state)
     assert "keeps update 3, where it was interrupted" in str(diverged(run, State(update=10)))
 
 

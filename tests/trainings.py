@@ -35,7 +35,7 @@ def contents(folder: Path) -> dict[str, Any]:
         with safe_open(folder / name, framework="pt") as file:
             about = json.loads(file.metadata()["about"])
         about.get("state", {}).pop("seconds", None)
-        tensors = {key: (tensor.dtype, tensor.numpy().tobytes()) for key, tensor in load_file(folder / name).items()}
+        tensors = {key: (one.dtype, one.flatten().tolist()) for key, one in load_file(folder / name).items()}
         found[name] = about, tensors
     timeless = ({**line, "seconds": 0, "queries_per_second": 0} for line in Run.open(folder).read_trace())
     found["trace"] = list(timeless)

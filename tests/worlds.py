@@ -52,6 +52,10 @@ FACTS = [
 ]
 
 
+TABLES = {"matrix", "counting_matrix", "row_bounds", "row_lengths", "heads_by_relation", "_row_table", "_damage"}
+"""What `Edges` builds that grows with the edges or the entities, which a large graph must do without."""
+
+
 def named_graph() -> Graph:
     """A handful of readable facts, with odd names and an ambiguous label."""
     ids = [(ENTITIES.index(h), RELATIONS.index(r), ENTITIES.index(t)) for h, r, t in FACTS]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +22,7 @@ import numpy as np
 
 from query2particles.engine.exact import exact_answers
 from query2particles.engine.sets import Sets
-from query2particles.errors import Query2ParticlesError, UsageError
+from query2particles.errors import Query2ParticlesError, ShardsLostError, UsageError
 from query2particles.graph.folders import open_graph
 from query2particles.graph.graph import Graph, Split
 from query2particles.query.algebra import Query, abstract, has_complement, nickname
@@ -35,9 +35,11 @@ if TYPE_CHECKING:
     from query2particles.calibration import Calibration
     from query2particles.discover import Discovery
     from query2particles.engine.method import Method as Model
+    from query2particles.engine.table import Search
     from query2particles.evidence import Evidence
     from query2particles.ranking import Candidates, Ranking
     from query2particles.run import Run
+    from query2particles.searched import SearchedRanking, Searching
 
 __all__ = [
     "Answer",
@@ -119,6 +121,8 @@ class Answered:
     """How many follow from stored facts."""
     answers: tuple[Answer | Ranked, ...]
     warning: str | None = None
+    search: Mapping[str, Any] | None = None
+    """How the best were found, unless all entities were scored at once."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -132,6 +136,7 @@ class Answered:
                 for rank, answer in enumerate(self.answers, start=1)
             ],
             **({"warning": self.warning} if self.warning else {}),
+            **({"search": dict(self.search)} if self.search else {}),
         }
 
     def _judged(self, answer: Answer | Ranked) -> dict[str, Any]:
@@ -222,15 +227,25 @@ class Reasoner:
         split: Split = "test",
         unions: Unions = "native",
         fast: Reasoner | None = None,
+        search: Search | None = None,
     ) -> None:
         self.fast = fast
         """Of a joined run: the same with its vectors alone."""
+        self.search = search
+        """What finds the best entities; without it, all of them are scored at once."""
         self.graph, self.lexicon, self.split = graph, Lexicon(graph), split
         self.run, self.model, self.calibration, self.unions = run, model, calibration, unions
         self._remembered = lru_cache(_REMEMBERED)(self._parsed)
 
     @staticmethod
-    def open(path: str | Path, *, graph: str | None = None, device: str = "cpu", split: Split = "test") -> Reasoner:
+    def open(
+        path: str | Path,
+        *,
+        graph: str | None = None,
+        device: str = "cpu",
+        split: Split = "test",
+        searching: Searching | None = None,
+    ) -> Reasoner:
         """Of a run folder, or of a graph, which only has exact answers. `graph` says where a run's graph has moved."""
         folder = Path(path)
         try:
@@ -243,21 +258,31 @@ class Reasoner:
             from query2particles.calibration import read_calibration
             from query2particles.joined import Joined, open_run
             from query2particles.methods.joint import Joint
+            from query2particles.searched import Searching, model_for, search_for
 
             run = open_run(folder)
             own = run.graph(graph)
-            model = run.model(own, device)
+            searching = searching or Searching()
 
-            def reasoner(run: Run, model: Model[Any], fast: Reasoner | None = None) -> Reasoner:
-                unions = run.config.training.unions
-                calibration = read_calibration(run)
+            def reasoner(run: Run, model: Any, search: Search | None, fast: Reasoner | None = None) -> Reasoner:
                 return Reasoner(
-                    own, model=model, run=run, calibration=calibration, split=split, unions=unions, fast=fast
+                    own,
+                    model=model,
+                    run=run,
+                    calibration=read_calibration(run),
+                    split=split,
+                    unions=run.config.training.unions,
+                    fast=fast,
+                    search=search,
                 )
 
+            model = model_for(run, own, device, searching)
             if isinstance(run, Joined) and isinstance(model, Joint):
-                return reasoner(run, model, reasoner(run.vectors, model.vectors))
-            return reasoner(run, model)
+                vectors = model.vectors
+                return reasoner(
+                    run, model, None, reasoner(run.vectors, vectors, search_for(run.vectors, vectors, searching, graph))
+                )
+            return reasoner(run, model, search_for(run, model, searching, graph))
         if graph is not None:
             raise UsageError(f"{path} is a graph itself; leave out the other one ({graph})")
         return Reasoner(opened, split=split)
@@ -337,13 +362,14 @@ class Reasoner:
 
     def map(self, question: Question | str) -> ParticleMap:
         """The answers of a question in the plane, each beside the particle that found it."""
-        from query2particles.engine.ranks import Factored, scoring
-        from query2particles.engine.scored import score_all
+        from query2particles.engine.particles import particles_of
+        from query2particles.engine.ranks import scoring
+        from query2particles.engine.table import Table
 
         asked = _as_question(question)
         if self.fast is not None:  # which has particles
             return self.fast.map(replace(asked, method="both" if asked.method in ("best", "fast") else asked.method))
-        if not isinstance(self.model, Factored):
+        if self.model is None or not Table.fits(self.model):
             raise UsageError("a map needs a trained run whose method has particles; name one in place of a graph")
         if asked.method == "exact":
             raise UsageError("a map shows what a model ranks; ask with the method both or neural")
@@ -351,12 +377,9 @@ class Reasoner:
         parsed = self._understood(asked.text, asked.syntax)
         with scoring(self.model):
             ids = np.array([parsed.ids], dtype=np.int64)
-            factors = score_all(self.model, {parsed.shape: ids}, len(self.graph.entities), self.unions)[
-                parsed.shape
-            ].factors
-            assert factors is not None, "a factored method has particles"
-            particles, table, _ = factors
+            particles = particles_of(self.model, {parsed.shape: ids}, self.unions)[parsed.shape]
             ranked = [one for one in answered.answers if isinstance(one, Ranked)]
+            table = Table.of(self.model).vectors
             embeddings = table[[one.entity for one in ranked]].double().cpu().numpy()
             vectors = np.concatenate([embeddings, particles[0].double().cpu().numpy()])
         plane, variance = _plane(vectors)
@@ -444,7 +467,6 @@ class Reasoner:
         from query2particles.engine.disjuncts import Disjuncts
         from query2particles.engine.execute import check_operators
         from query2particles.engine.ranks import rows_at_once, scoring
-        from query2particles.ranking import rank
 
         assert self.model is not None, "questions for a graph alone are answered exactly"
         edges = self.graph.at(self.split)
@@ -468,7 +490,11 @@ class Reasoner:
             batch, places = _batched([parsed for _, _, parsed in chunk])
             k = min(max(question.k for _, question, _ in chunk), edges.entities)
             with scoring(self.model):
-                rankings = rank(self.model, edges, batch, k, unions=self.unions)
+                try:
+                    rankings = self._rankings(batch, k)
+                except ShardsLostError as error:
+                    yield from ((number, error) for number, _, _ in chunk)
+                    continue
                 chosen: dict[Query, list[list[_Chosen]]] = {shape: [] for shape in batch}
                 for (_, question, parsed), row in zip(chunk, places, strict=True):  # rows of a shape come in turn
                     chosen[parsed.shape].append(self._chosen(question, parsed.query, rankings[parsed.shape], row))
@@ -479,7 +505,18 @@ class Reasoner:
                 known = rankings[parsed.shape].known
                 yield number, self._answered(question, parsed, question.method, known, row, answers)
 
-    def _chosen(self, question: Question, query: Query, ranking: Ranking, row: int) -> list[_Chosen]:
+    def _rankings(self, batch: Mapping[Query, Any], k: int) -> Mapping[Query, Ranking | SearchedRanking]:
+        assert self.model is not None, "something ranks"
+        edges = self.graph.at(self.split)
+        if self.search is None:
+            from query2particles.ranking import rank
+
+            return rank(self.model, edges, batch, k, unions=self.unions)
+        from query2particles.searched import rank_by_search
+
+        return rank_by_search(self.model, self.search, edges, batch, k, unions=self.unions)
+
+    def _chosen(self, question: Question, query: Query, ranking: Ranking | SearchedRanking, row: int) -> list[_Chosen]:
         """The answers of one question, best first."""
         from query2particles.calibration import family_of
 
@@ -511,7 +548,9 @@ class Reasoner:
         found.sort(key=lambda one: (0.0 if by_score else -(one[2] or 0.0), -one[1], one[0]))
         return found[: question.k]
 
-    def _particles(self, ranking: Ranking, chosen: Sequence[Sequence[_Chosen]]) -> list[list[int | None]]:
+    def _particles(
+        self, ranking: Ranking | SearchedRanking, chosen: Sequence[Sequence[_Chosen]]
+    ) -> list[list[int | None]]:
         """The particle of each answer, all questions of a shape at once; rows may be longer than there are answers."""
         assert self.model is not None, "there are rankings"
         entities = np.zeros((len(chosen), max(map(len, chosen))), dtype=np.int64)
@@ -542,6 +581,9 @@ class Reasoner:
                 f"the question asks for what something is not: {total:,} of {len(self.graph.entities):,} entities "
                 "answer it. Intersect it with what the answers should be."
             )
+        search = None if self.search is None or method == "exact" else self.search.as_json()
+        if search and search.get("unasked"):
+            warnings.append(f"{100 * search['unasked']:.0f} % of the entities were not asked: who has them is lost")
         if method != "exact" and self.calibration is None:
             command = f"q2p calibrate {self.run.folder.name if self.run else 'RUN'}"
             warnings.append(f"guesses carry no probabilities: nothing was calibrated for these weights ({command})")
@@ -554,6 +596,7 @@ class Reasoner:
             total,
             answers,
             "; ".join(warnings) or None,
+            search,
         )
 
     def _by_label(self, entity: int) -> tuple[str, int]:

@@ -10,23 +10,27 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
-from query2particles.config import Training
+from query2particles.config import TableName, Training
+from query2particles.engine.rows import Table
 from query2particles.errors import RunError, clipped, printable
 from query2particles.files import new_file
 
-__all__ = ["Checkpoint", "State", "quoted", "unwritten"]
+__all__ = ["Checkpoint", "Saved", "State", "quoted", "unwritten", "write_blocks", "write_tensors"]
 
 _FORMAT = 1
 _MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
 """What AdamW remembers of a parameter."""
 _DEVICES = ("cpu", "cuda")
+_TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.uint8: "U8", torch.float64: "F64", torch.int64: "I64"}
+"""What safetensors calls them."""
+_BLOCK_BYTES = 1 << 26
+"""So much of a tensor is written at once."""
 
 
 @dataclass
@@ -76,6 +80,29 @@ class State:
 
 
 @dataclass(frozen=True)
+class Saved:
+    """What a training is resumed from, besides its `State`: brought to where it was by `Checkpoint.load_training`."""
+
+    model: torch.nn.Module
+    optimiser: torch.optim.AdamW
+    generator: torch.Generator
+    rows: Table | None = None
+    """Of entities that are trained by rows."""
+    table: TableName = "whole"
+    """Where they are: the setting of that name."""
+
+    def weights(self) -> dict[str, Tensor]:
+        """Those that a checkpoint holds."""
+        elsewhere = frozenset[str]() if self.rows is None else self.rows.elsewhere
+        return {name: one for name, one in self.model.state_dict().items() if name not in elsewhere}
+
+    def finite(self) -> bool:
+        """Whether all weights are numbers."""
+        # One number that is none makes none of their sum, which needs no memory.
+        return all(bool(one.sum(dtype=torch.float64).isfinite()) for one in self.model.state_dict().values())
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """A file of weights for the graph of this fingerprint; `other` names the one beside it, which may be whole."""
 
@@ -88,31 +115,51 @@ class Checkpoint:
 
     def load_weights(self, model: torch.nn.Module) -> None:
         tensors, _ = self._read()
-        self._load(model, tensors)
+        self._load(model.state_dict(), tensors)
 
-    def save_training(
-        self, model: torch.nn.Module, optimiser: torch.optim.AdamW, generator: torch.Generator, state: State
-    ) -> None:
-        tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-        for number, moments in optimiser.state_dict()["state"].items():
+    def map_weights(self, model: torch.nn.Module) -> None:
+        """Give a model, which may be one without memory of its own, the file's memory for its weights.
+
+        Nothing is read before it is used, and so no number is checked.
+        """
+        tensors, _ = self._read()
+        self._check_forms(model.state_dict(), tensors)
+        model.load_state_dict(tensors, assign=True)
+
+    def save_training(self, saved: Saved, state: State) -> None:
+        generator = saved.generator
+        rows = saved.rows
+        tensors = {f"model.{name}": tensor for name, tensor in saved.weights().items()}
+        for number, moments in saved.optimiser.state_dict()["state"].items():
             tensors |= {f"optimiser.{number}.{name}": value for name, value in moments.items()}
+        if rows is not None:
+            rows.flush()
+            tensors |= {f"rows.{name}": tensor for name, tensor in rows.state().items()}
         tensors["random.stream"] = generator.get_state()
         tensors["random.torch"] = torch.get_rng_state()
         if generator.device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(generator.device)
-        self._write(tensors, {"device": generator.device.type, "state": asdict(state)})
+        number = 0 if rows is None else rows.checkpoint + 1
+        about = {"device": generator.device.type, "table": saved.table, "rows": number, "state": asdict(state)}
+        self._write(tensors, about)
+        if rows is not None:
+            rows.settle(number)
 
-    def load_training(self, model: torch.nn.Module, optimiser: torch.optim.AdamW, generator: torch.Generator) -> State:
+    def load_training(self, saved: Saved) -> State:
         """Bring all of it to where it was saved.
 
         Another kind of device cannot continue the random numbers of the one that saved: the draws go on from numbers
         of their own, neither those of the start nor those that would have come.
         """
         tensors, about = self._read()
+        generator = saved.generator
         device, state = self._device_and_state(about)
-        self._load(model, _below("model.", tensors))
+        self._load(saved.weights(), _below("model.", tensors))
         try:
-            _load_moments(optimiser, _below("optimiser.", tensors))
+            if saved.rows is not None:
+                self._load(saved.rows.state(), _below("rows.", tensors))
+                saved.rows.recover(int(about["rows"]))
+            _load_moments(saved.optimiser, _below("optimiser.", tensors))
             torch.set_rng_state(tensors["random.torch"])
             if device != generator.device.type:
                 generator.manual_seed(generator.initial_seed() + state.update)
@@ -123,6 +170,13 @@ class Checkpoint:
         except (LookupError, ValueError, TypeError, RuntimeError) as error:
             raise self._unreadable(error) from error
         return state
+
+    def table(self) -> TableName:
+        """Where the entities' tables of a training were."""
+        found: TableName = self._read(header=True)[1].get("table", "whole")
+        if found not in get_args(TableName):
+            raise self._unreadable(f"it has no table {clipped(repr(found))}")
+        return found
 
     def device_and_state(self) -> tuple[str, State]:
         """The kind of device that a training was saved on, and its state; no tensor is read."""
@@ -138,11 +192,9 @@ class Checkpoint:
 
     def _write(self, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
         document = {"format": _FORMAT, "graph": self.graph, **about}
-        on_host = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
         try:
             with new_file(self.path) as partial:
-                # The library's own writer leaves files of unknown names behind where it is killed.
-                partial.write_bytes(save(on_host, {"about": json.dumps(document)}))
+                write_tensors(partial, tensors, {"about": json.dumps(document)})
         except OSError as error:
             raise unwritten(self.path, error) from error
 
@@ -170,24 +222,61 @@ class Checkpoint:
             )
         return tensors, about
 
-    def _load(self, model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
-        own = model.state_dict()
-        forms, wanted = ({key: (one.shape, one.dtype) for key, one in several.items()} for several in (weights, own))
-        differing = sorted(key for key in forms.keys() | wanted.keys() if forms.get(key) != wanted.get(key))
+    def _load(self, own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+        """Write weights over one's own; such as were kept in bfloat16 become what these are."""
+        self._check_forms(own, weights)
+        if not all(bool(one.isfinite().all()) for one in weights.values()):
+            raise self._unreadable("it holds weights that are no numbers")
+        with torch.no_grad():
+            for key, tensor in own.items():
+                tensor.copy_(weights[key])
+
+    def _check_forms(self, own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+        differing = sorted(key for key in weights.keys() | own.keys() if not _fits(weights.get(key), own.get(key)))
         if differing:
             raise RunError(
                 f"the weights in {self.path} do not fit config.json beside them ({quoted(differing[0])}); "
                 "put back the file that was there, or train it again"
             )
-        if not all(bool(one.isfinite().all()) for one in weights.values()):
-            raise self._unreadable("it holds weights that are no numbers")
-        model.load_state_dict(dict(weights))
 
     def _unreadable(self, reason: object) -> RunError:
         return RunError(
             f"{self.path} cannot be read ({quoted(reason)}); copy it from a backup, or train again "
             f"({self.other} beside it may be whole)"
         )
+
+
+def _fits(weights: Tensor | None, own: Tensor | None) -> bool:
+    if weights is None or own is None:
+        return False
+    return weights.shape == own.shape and weights.dtype in (own.dtype, torch.bfloat16)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """A safetensors file, block by block: the library's own writer holds the whole of it in memory once more.
+
+    Wider types come first, so that each tensor starts at a multiple of what its numbers take.
+    """
+    ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name, tensor in ordered:
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    data = json.dumps(header).encode()
+    data += b" " * (-len(data) % 8)
+    with path.open("wb") as file:
+        file.write(len(data).to_bytes(8, "little") + data)
+        for _, tensor in ordered:
+            write_blocks(file, tensor.detach())
+
+
+def write_blocks(file: BinaryIO, tensor: Tensor) -> None:
+    rows = tensor if tensor.dim() else tensor[None]
+    together = max(1, _BLOCK_BYTES // max(1, rows[:1].numel() * rows.element_size()))
+    for start in range(0, len(rows), together):
+        block = rows[start : start + together].cpu().contiguous()
+        file.write(block.flatten().view(torch.uint8).numpy().data)
 
 
 def unwritten(path: Path, reason: object) -> RunError:

@@ -23,7 +23,10 @@ from query2particles.methods.registry import METHODS, Model, make, trainee_of
 from query2particles.query.algebra import SHAPES, Complement
 from query2particles.query.rewrite import Unions
 
-__all__ = ["Config", "Training", "answered_by", "build", "configured", "extended"]
+__all__ = ["Config", "TableName", "Training", "answered_by", "build", "configured", "extended"]
+
+
+TableName = Literal["auto", "whole", "device", "bf16", "host"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +49,15 @@ class Training:
     """The largest norm of a gradient."""
     loss: Literal["softmax", "margin"] = "softmax"
     """Cross-entropy, or that of the papers which measure distances: scores above 0 for answers, below for others."""
-    negatives: int = 0
-    """How many random entities the answers of an update are set against; 0: all entities."""
+    negatives: int | Literal["auto"] = "auto"
+    """How many random entities the answers of an update are set against; 0: all entities; auto: all, or 4096 where
+    there are more than 200,000."""
+    negatives_by: Literal["uniform", "degree"] = "uniform"
+    """Whether every entity is as likely among them, or those with many facts are more so; the loss makes up for it."""
+    table: TableName = "auto"
+    """What of the entities' tables an update touches, and where they are (docs/scale.md): all of it; or, by rows, those
+    of the batch, with the table in float32 or bfloat16 on the device, or in a file. auto: by rows where there are more
+    than 200,000 entities and `negatives`, wherever they fit."""
     subsampling: bool = False
     """Whether a query with a answers counts 1 / √a."""
     smoothing: float = 0.5
@@ -271,7 +281,11 @@ def _check_operators(config: Config) -> None:
 
 def _checked(key: str, value: Any, wanted: Any) -> Any:
     """A value of the wanted type, also from text; a UsageError where it cannot be one, or is out of range."""
-    if choices := get_args(wanted):
+    choices = get_args(wanted)
+    if int in choices:  # or one of a few words
+        words = [word for choice in choices for word in get_args(choice)]
+        return value if value in words else _checked(key, value, int)
+    if choices:
         if isinstance(choices[0], str):
             if value not in choices:
                 raise UsageError(f"{key} is one of {', '.join(choices)}, not {clipped(repr(value))}")

@@ -13,6 +13,7 @@ import torch
 
 from query2particles.config import Training
 from query2particles.engine.loss import LossTerms
+from query2particles.engine.negatives import Proposal
 from query2particles.engine.sets import Sets
 from query2particles.errors import UsageError
 from query2particles.graph.edges import Ints
@@ -22,7 +23,7 @@ from query2particles.workload.device_edges import DeviceEdges
 from query2particles.workload.selection import stored_queries
 from query2particles.workload.stream import FixedStream, Grounding, Joined, Part, Stream
 
-__all__ = ["doubts", "rate_at", "training_parts", "training_stream"]
+__all__ = ["doubts", "rate_at", "training_parts", "training_proposal", "training_stream"]
 
 _LEAKED = ("1p", "2p", "3p", "2i", "3i")
 """What the released code adds of Query2Box's valid and test queries."""
@@ -74,6 +75,19 @@ def training_stream(
         return FixedStream(workload, parts, generator, subsampling=training.subsampling)
     on_device = DeviceEdges.of(graph.at(training.split), generator.device)
     return Stream(on_device, parts, generator, cap=training.cap, subsampling=training.subsampling)
+
+
+def training_proposal(graph: Graph, training: Training, generator: torch.Generator) -> Proposal:
+    """What positives are set against; `training` is settled.
+
+    Batches that are drawn ahead take all their random numbers from the stream's generator, so that they can be drawn
+    once more; others are captured with torch's own.
+    """
+    assert training.negatives != "auto", "settled settings are numbers"
+    edges = graph.at(training.split)
+    degrees = np.diff(edges.offsets[edges.row_bounds]) if training.negatives_by == "degree" else None
+    own = generator if training.table == "host" else None
+    return Proposal(edges.entities, training.negatives, generator.device, degrees=degrees, generator=own)
 
 
 def _times(parts: Sequence[Part], batches: int) -> list[Part]:

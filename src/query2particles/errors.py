@@ -13,7 +13,8 @@
     │   ├── UnsafePickleError  a pickle names something other than plain data
     │   └── SamplingError      a shape cannot be grounded often enough on this graph
     └── RunError               a run folder cannot be used: unreadable, of another graph or version
-        └── TrainingError      training cannot go on, or was in vain: the loss or a score is no number, memory is out
+        ├── TrainingError      training cannot go on, or was in vain: the loss or a score is no number, memory is out
+        └── ShardsLostError    processes that share a table are gone, and with them a part of the entities
 
 The command line turns UsageError and QueryError into exit code 2 (the call was wrong), the others into 1.
 """
@@ -31,6 +32,7 @@ __all__ = [
     "QuerySyntaxError",
     "RunError",
     "SamplingError",
+    "ShardsLostError",
     "SourceError",
     "TrainingError",
     "UnknownNameError",
@@ -150,6 +152,10 @@ class RunError(Query2ParticlesError):
 
 class TrainingError(RunError):
     """Training cannot go on; what was saved before stays."""
+
+
+class ShardsLostError(RunError):
+    """Processes that share a table are gone, so that some entities cannot be asked."""
 
 
 def printable(text: str, keep: str = "") -> str:

@@ -42,6 +42,7 @@ _HEADINGS = {
     "answer-methods-cpu": "Answers of all methods on a CPU",
     "search-cuda": "The ways of a joined run on a GPU",
     "search-cpu": "The ways of a joined run on a CPU",
+    "index": "Answers from a large table on a CPU",
     "serve": "The server under load",
     "soak": "The server in the long run",
 }
@@ -65,6 +66,8 @@ _WORDS = {
     "search": "A joined run by all parts (`best`), by its vectors (`fast`), by full search (`tree`), and by search "
     "that the vectors guide, by the number of proposals m: what it finds of validation queries, and how fast "
     "(`q2p bench search --run RUN`).",
+    "index": "The ten best of a made-up table that lies on disk, in clusters, for two particles: by an index "
+    "with exact scores of what it finds, and by looking at all entities (`q2p bench index`).",
     "serve": "A server of a model of FB15k-237's size and 32 connections that ask in turn, on the same cores, with "
     "micro-batching and without it in one run (`q2p bench serve`).",
     "soak": "The same with good, bad and huge requests side by side: what is answered, what is lost, what memory does "

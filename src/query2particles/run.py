@@ -4,6 +4,7 @@
     best.safetensors     the weights with the best validation so far (the latest, where there is no validation)
     last.safetensors     the latest weights with the optimiser's state and the random states, to resume from
     trace.jsonl          what happened: one line for each report and each validation
+    NAME.rows            the entities' tables, where they are trained in files (table=host), and what goes with them
     calibration.json     how scores become probabilities (`calibration`), with calibration.png, the picture of it
 
 Each file is replaced in one step, so a run that is killed at any moment can be resumed from its last save. While a
@@ -25,8 +26,8 @@ from typing import Any
 import torch
 
 from query2particles import __version__
-from query2particles.checkpoint import Checkpoint, State, quoted, unwritten
-from query2particles.config import Config, answered_by, build
+from query2particles.checkpoint import Checkpoint, Saved, State, quoted, unwritten
+from query2particles.config import Config, TableName, answered_by, build
 from query2particles.errors import GraphError, RunError, UsageError
 from query2particles.files import check_replaceable, new_file, write_json
 from query2particles.graph.folders import ATLAS, open_graph
@@ -43,7 +44,12 @@ CALIBRATION, RELIABILITY = "calibration.json", "calibration.png"
 JOINED = "joined.json"
 """In its place where the folder is one of runs that answer together (`joined`)."""
 
+_ROWS = ".rows"
 _OWN = (_CONFIG, _BEST, _LAST, _TRACE, _LOCK, CALIBRATION, RELIABILITY)
+
+
+def _is_own(name: str) -> bool:
+    return name in _OWN or name.endswith(_ROWS)
 
 
 def is_run_folder(path: Path) -> bool:
@@ -173,6 +179,19 @@ class Run:
         self._best.load_weights(trainee_of(model))
         return model.eval().to(device)
 
+    def mapped_model(self, graph: Graph) -> Model:
+        """The same with its weights left in their file, to be read where they are used; on the CPU.
+
+        A method that makes more of the graph than weights cannot be built without memory: it is loaded.
+        """
+        if hasattr(METHODS[self.config.method].method, "attach"):
+            return self.model(graph)
+        self.check(graph)
+        with torch.device("meta"):
+            model = build(self.config, graph)
+        self._best.map_weights(trainee_of(model))
+        return model.eval()
+
     @property
     def weight_files(self) -> tuple[Path, ...]:
         """What the answers depend on, beside the settings."""
@@ -185,18 +204,20 @@ class Run:
     def save_best(self, model: torch.nn.Module, state: State) -> None:
         self._best.save_weights(model, state)
 
-    def save_last(
-        self, model: torch.nn.Module, optimiser: torch.optim.AdamW, generator: torch.Generator, state: State
-    ) -> None:
-        self._last.save_training(model, optimiser, generator, state)
+    def save_last(self, saved: Saved, state: State) -> None:
+        self._last.save_training(saved, state)
 
-    def restore(self, model: torch.nn.Module, optimiser: torch.optim.AdamW, generator: torch.Generator) -> State:
+    def saved_table(self) -> TableName | None:
+        """Where the entities' tables were at the last save, for settings that leave it open; None without a save."""
+        return self._last.table() if self._last.path.exists() else None
+
+    def restore(self, saved: Saved) -> State:
         """Bring all of it to where the last save left it; where nothing was saved, the start."""
-        return self._last.load_training(model, optimiser, generator) if self._last.path.exists() else State()
+        return self._last.load_training(saved) if self._last.path.exists() else State()
 
     def remove(self, also: Collection[str] = ()) -> None:
         """Remove all files of the run, and others of these names; where anything else would be lost, nothing."""
-        check_replaceable(self.folder, lambda name: name in {*_OWN, *also} or ".partial-" in name)
+        check_replaceable(self.folder, lambda name: _is_own(name) or name in also or ".partial-" in name)
         with self.held():
             # What says that this is a run goes last: half a removal can be taken up again.
             for path in sorted(self.folder.iterdir(), key=lambda path: path.name == _CONFIG):
@@ -291,7 +312,7 @@ def _holds_nothing(folder: Path) -> bool:
     """Whether nothing would be lost there: at most a run that ended before its first save."""
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else {str(folder)}
     known = {name for name in names for mine in _OWN if name.startswith(f".{mine}.partial-")} | {_CONFIG, _TRACE, _LOCK}
-    if names - known:
+    if any(name not in known and not name.endswith(_ROWS) for name in names):
         return False
     try:
         return _CONFIG not in names or bool(Run.open(folder))

@@ -19,8 +19,9 @@ from pathlib import Path
 
 import torch
 
-from query2particles.config import Config, Training, build
-from query2particles.curriculum import doubts, rate_at, training_parts, training_stream
+from query2particles.checkpoint import Saved
+from query2particles.config import Config, TableName, Training
+from query2particles.curriculum import doubts, rate_at, training_parts, training_proposal, training_stream
 from query2particles.endings import diverged, out_of_memory, stop_signals
 from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.loss import Objective
@@ -28,10 +29,11 @@ from query2particles.engine.update import POOLED, Update
 from query2particles.errors import WorkloadError
 from query2particles.evaluate import evaluate
 from query2particles.graph.graph import Graph
-from query2particles.methods.registry import Model, trainee_of
+from query2particles.methods.registry import Model
 from query2particles.query.algebra import SHAPES
 from query2particles.query.rewrite import Unions
 from query2particles.run import Run
+from query2particles.tables import Subject, prepared_subject, settled
 from query2particles.workload.labels import Labelled
 from query2particles.workload.selection import drawn_queries, stored_queries
 from query2particles.workload.stream import Part
@@ -108,15 +110,19 @@ def train(
             # until that is collected, it would count as memory of this one.
             gc.collect()
             torch.cuda.reset_peak_memory_stats(device)
-        prepared = prepare(run.config, graph, device)
-        model, optimiser, generator, update = prepared.trained, prepared.optimiser, prepared.generator, prepared.update
-        state = run.restore(model, optimiser, generator)
+        prepared = prepare(run.config, graph, device, folder=run.folder, table=run.saved_table())
+        update, saved = prepared.update, prepared.saved
+        state = run.restore(saved)
         if not state.finished(training):
             if validation is None and not training.all_edges:
                 with in_validation():
                     validation = validation_set(graph, training)
             validation = _answerable(prepared.model, validation, training.unions)
-            for words in [*doubts(training), *_doubts_of_validation(graph, training, validated=validation is not None)]:
+            for words in [
+                *prepared.notes,
+                *doubts(training),
+                *_doubts_of_validation(graph, training, validated=validation is not None),
+            ]:
                 on_note(words)
         begin -= state.seconds
         batch = sum(part.count for part in prepared.parts)
@@ -130,7 +136,7 @@ def train(
                 if not (validates or stops or state.update % _REPORT_EVERY[device.type] == 0):
                     continue
                 loss = update.mean_loss()
-                if not math.isfinite(loss) or ((validates or stops) and not _finite(model)):
+                if not math.isfinite(loss) or ((validates or stops) and not saved.finite()):
                     raise diverged(run, state)
                 speed = batch * (state.update - since) / (time.perf_counter() - clock)
                 report = {"loss": round(loss, 6), "queries_per_second": round(speed), **_spent(begin, device)}
@@ -145,10 +151,11 @@ def train(
                     else:
                         better, state.best_update = True, state.update
                     if better:
-                        run.save_best(model, state)
+                        run.save_best(saved.model, state)
                 if validates or stops:
                     state.seconds = time.perf_counter() - begin
-                    run.save_last(model, optimiser, generator, state)
+                    update.rewind()
+                    run.save_last(saved, state)
                 mrr = state.latest["all"] if state.latest else None
                 on_progress(Progress(state.update, training.updates, loss, speed, mrr, found))
                 clock, since = time.perf_counter(), state.update
@@ -163,37 +170,62 @@ def train(
 class Prepared:
     """What training moves: a new model, its optimiser, and the update that draws a batch of `parts` and steps."""
 
-    model: Model
-    """What is validated; `trained` is what of it is trained and saved."""
-    trained: Model
+    config: Config
+    """With nothing left to `auto`."""
+    notes: Sequence[str]
+    """What was chosen, and why."""
+    subject: Subject
     optimiser: torch.optim.AdamW
     generator: torch.Generator
     parts: Sequence[Part]
     update: Update
 
+    @property
+    def model(self) -> Model:
+        """What is validated."""
+        return self.subject.model
 
-def prepare(config: Config, graph: Graph, device: torch.device) -> Prepared:
-    """All that the first update needs; the model draws its first weights from torch's own generator."""
+    @property
+    def saved(self) -> Saved:
+        """What a checkpoint keeps."""
+        subject, table = self.subject, self.config.training.table
+        return Saved(subject.trained, self.optimiser, self.generator, subject.rows, table)
+
+
+def prepare(
+    config: Config,
+    graph: Graph,
+    device: torch.device,
+    *,
+    folder: Path | None = None,
+    table: TableName | None = None,
+) -> Prepared:
+    """All that the first update needs; the model draws its first weights from torch's own generator.
+
+    `table` is what a save was made with, if there is one, and `folder` where rows of the host are.
+    """
+    config, notes = settled(config, len(graph.entities), device, table)
     training = config.training
-    model = build(config, graph).to(device)
-    trained = trainee_of(model)
-    optimiser = _optimiser(trained, training, device)
     generator = torch.Generator(device).manual_seed(training.seed)
     parts, terms = training_parts(training)
+    subject = prepared_subject(config, graph, device, parts, generator, folder, fresh=table is None)
+    optimiser = _optimiser(subject, training, device)
     stream = training_stream(graph, training, parts, generator, batches=POOLED if device.type == "cuda" else 1)
-    shapes = [part.shape for part in parts]
+    proposal = training_proposal(graph, training, generator)
     update = Update(
-        trained,
+        subject.moved,
         optimiser,
         stream,
-        shapes,
+        [part.shape for part in parts],
         terms,
-        objective=Objective(training.loss, training.negatives),
-        entities=len(graph.entities),
+        objective=Objective(training.loss, proposal.count),
+        proposal=proposal,
         clip=training.clip,
         generator=generator,
+        working=subject.working,
+        ahead=training.table == "host",
     )
-    return Prepared(model, trained, optimiser, generator, parts, update)
+    return Prepared(config, notes, subject, optimiser, generator, parts, update)
 
 
 def validation_set(graph: Graph, training: Training) -> Labelled | None:
@@ -227,10 +259,11 @@ def _doubts_of_validation(graph: Graph, training: Training, *, validated: bool) 
         yield "patience has no effect: it counts validations, and there are none"
 
 
-def _optimiser(model: torch.nn.Module, training: Training, device: torch.device) -> torch.optim.AdamW:
+def _optimiser(subject: Subject, training: Training, device: torch.device) -> torch.optim.AdamW:
     """AdamW; the tables of a method (its own parameters) decay, its operators (the parameters of its parts) do not."""
-    tables = list(model.parameters(recurse=False))
-    operators = [parameter for part in model.children() for parameter in part.parameters()]
+    own = {id(table) for table in subject.moved.parameters(recurse=False)}
+    moved = subject.dense()
+    tables, operators = ([one for one in moved if (id(one) in own) == of_its_own] for of_its_own in (True, False))
     groups = [{"params": tables, "weight_decay": training.decay}, {"params": operators, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]
     if device.type != "cuda":
@@ -244,10 +277,6 @@ def _spent(begin: float, device: torch.device) -> dict[str, float]:
     if device.type == "cuda":
         spent["gpu_memory_gib"] = round(torch.cuda.max_memory_allocated(device) / 2**30, 2)
     return spent
-
-
-def _finite(model: torch.nn.Module) -> bool:
-    return all(bool(parameter.isfinite().all()) for parameter in model.parameters())
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +12,12 @@ from hypothesis import strategies as st
 
 from query2particles.engine import exact as exact_module
 from query2particles.engine.exact import Exact, exact_answers, exact_answers_of
-from query2particles.graph.graph import SPLITS, Split
+from query2particles.errors import GraphError
+from query2particles.graph import edges as edges_module
+from query2particles.graph.graph import SPLITS, Graph, Split
 from query2particles.plain import PlainGraph, plain_answers
-from query2particles.query.algebra import SHAPES, Anchor, Complement, Project, Query, abstract, has_complement
-from worlds import oracle, queries, random_graph, random_query, successors
+from query2particles.query.algebra import SHAPES, Anchor, Complement, Project, Query, abstract, ground, has_complement
+from worlds import TABLES, oracle, queries, random_graph, random_query, successors
 
 GRAPH = random_graph(11, entities=14, relations=3, facts=60)
 EVERYTHING = frozenset(range(14))
@@ -56,6 +59,40 @@ def test_batches_of_mixed_shapes(seed: int, workers: int, monkeypatch: pytest.Mo
     for shape, rows in expected.items():
         assert [set(found[shape][row].tolist()) for row in range(len(rows))] == rows
         assert found[shape].sizes.tolist() == [len(row) for row in rows]
+
+
+def test_a_large_graph_has_the_same_answers_without_tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Straight from the files, where nothing that grows with the edges may be built."""
+    graph = random_graph(4)
+    graph.save(tmp_path / "graph")
+    monkeypatch.setattr(edges_module, "_LARGE", 1)
+    monkeypatch.setattr(edges_module, "_BLOCK", 5)
+    edges = Graph.open(tmp_path / "graph").at("test")
+    known, everything = successors(graph, "test"), frozenset(range(30))
+    generator = random.Random(0)
+    batch: dict[Query, list[tuple[int, ...]]] = {}
+    for _ in range(600):
+        shape, ids = abstract(random_query(generator, 30, 4))
+        batch.setdefault(shape, []).append(ids)
+    for shape, found in exact_answers(edges, {shape: np.array(ids) for shape, ids in batch.items()}).items():
+        for row, ids in enumerate(batch[shape]):
+            assert set(found[row].tolist()) == oracle(ground(shape, ids), known, everything)
+    assert not TABLES & edges.__dict__.keys()
+
+
+def test_damage_in_a_large_graph_is_found_where_it_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    random_graph(4).save(tmp_path / "graph")
+    monkeypatch.setattr(edges_module, "_LARGE", 1)
+    for part, value in (("tails", 30), ("tails", -1), ("offsets", 10**6), ("offsets", -3)):
+        path = tmp_path / "graph" / f"test-{part}.npy"
+        whole = np.load(path)
+        damaged = whole.copy()
+        damaged[1:-1] = value
+        np.save(path, damaged)
+        everything = Project(Complement(Project(Anchor(0), 0)), 1)
+        with pytest.raises(GraphError, match="import it again"):
+            exact_answers_of(Graph.open(tmp_path / "graph").at("test"), Project(everything, 2))
+        np.save(path, whole)
 
 
 def test_complements_stay_complements() -> None:

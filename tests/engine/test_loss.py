@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import combinations, product
+from itertools import product
 from typing import Literal, NamedTuple
 
 import pytest
@@ -324,34 +324,45 @@ class Sampled(NamedTuple):
         return Sampled(*(one.detach().clone().requires_grad_() for one in self))
 
 
-def sampled(n: int, m: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> tuple[Sampled, Tensor, Tensor]:
-    """With where something is excluded, and with weights, zero too."""
+class Known(NamedTuple):
+    """Of each query: whether something is excluded, which others are its positive, and its weight."""
+
+    apart: Tensor  # (n,)
+    hits: Tensor  # (n, m)
+    weights: Tensor  # (n,)
+
+
+def sampled(n: int, m: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> tuple[Sampled, Known]:
+    """Some weights are zero, and the others of some queries are all their positive."""
     generator = torch.Generator().manual_seed(seed)
     own = Sampled(*(2 * torch.randn(n, size, generator=generator, dtype=dtype) for size in (2, m)))
     apart = torch.rand(n, generator=generator) > 0.4
     weights = torch.rand(n, generator=generator, dtype=dtype) * 2
     weights[1::4] = 0
     own.scores[~apart, 1] = own.scores[~apart, 0]
-    return own.fresh(), apart, weights
+    hits = torch.rand(n, m, generator=generator) > 0.7
+    hits[2] = True
+    return own.fresh(), Known(apart, hits, weights)
 
 
 def literal_of_some(
-    kind: Kind, own: Sampled, apart: Tensor, weights: Tensor, entities: int, terms: LossTerms
+    kind: Kind, own: Sampled, known: Known, stands_for: Tensor, entities: int, terms: LossTerms
 ) -> Tensor:
     """Query by query and entity by entity."""
     epsilon, kappa, sign = terms
     total = own.scores.new_zeros(())
-    for (positive, excluded), others, is_apart, weight in zip(*own, apart, weights, strict=True):
+    for (positive, excluded), others, is_apart, hits, weight in zip(*own, *known, strict=True):
         s, u = sign * positive, sign * excluded
         rest = [sign * one for one in others]
+        counted = [(one, share) for one, share, hit in zip(rest, stands_for, hits, strict=True) if not hit]
         if kind == "softmax":
-            share = (entities - 1) / len(rest)
-            z = s.exp() + share * sum((one.exp() for one in rest), s * 0)
-            loss = z.log() - (1 - epsilon) * s - epsilon * sum(rest, s * 0) / len(rest)
+            z = s.exp() + sum((share * one.exp() for one, share in counted), s * 0)
+            smooth = sum((share * one for one, share in zip(rest, stands_for, strict=True)), s * 0) / entities
+            loss = z.log() - (1 - epsilon) * s - epsilon * smooth
         else:
             loss = -torch.sigmoid(s).log()
-            for one in rest:
-                loss = loss - torch.sigmoid(-one).log() / len(rest)
+            for one, _ in counted:
+                loss = loss - torch.sigmoid(-one).log() / len(counted)
         if is_apart:
             loss = loss - kappa * torch.sigmoid(s - u).log()
         total = total + weight * loss
@@ -362,9 +373,10 @@ def literal_of_some(
 @each_terms
 @pytest.mark.parametrize(("m", "entities"), [(1, 2), (1, 50), (6, 50), (6, 7)])
 def test_losses_of_some_entities_are_the_formula(kind: Kind, terms: LossTerms, m: int, entities: int) -> None:
-    own, apart, weights = sampled(9, m)
-    wanted = literal_of_some(kind, own, apart, weights, entities, terms)
-    found = negatives_loss(kind, *own, apart, weights, entities=entities, terms=terms)
+    own, known = sampled(9, m)
+    stands_for = torch.rand(m, generator=torch.Generator().manual_seed(8), dtype=torch.float64) * 2 * entities / m
+    wanted = literal_of_some(kind, own, known, stands_for, entities, terms)
+    found = negatives_loss(kind, *own, *known, stands_for=stands_for, entities=entities, terms=terms)
     torch.testing.assert_close(found, wanted)
     for one, slope in zip(torch.autograd.grad(found, own), torch.autograd.grad(wanted, own), strict=True):
         torch.testing.assert_close(one, slope)
@@ -372,55 +384,57 @@ def test_losses_of_some_entities_are_the_formula(kind: Kind, terms: LossTerms, m
 
 @each_kind
 def test_gradients_of_some_entities_against_finite_differences(kind: Kind) -> None:
-    own, apart, weights = sampled(5, 4)
+    own, known = sampled(5, 4)
     terms = LossTerms(smoothing=0.3, exclusion=1.5, sign=-1.0)
 
     def loss(scores: Tensor, others: Tensor) -> Tensor:
-        return negatives_loss(kind, scores, others, apart, weights, entities=30, terms=terms)
+        stands_for = torch.tensor(7.5, dtype=torch.float64)
+        return negatives_loss(kind, scores, others, *known, stands_for=stands_for, entities=30, terms=terms)
 
     assert torch.autograd.gradcheck(loss, tuple(own))
 
 
-def all_but(s: Tensor, positives: Tensor) -> Tensor:
-    """(n, N) scores without those of the positives, (n, N − 1)."""
-    return torch.stack([torch.cat([row[:v], row[v + 1 :]]) for row, v in zip(s, positives, strict=True)])
-
-
 @each_terms
-def test_with_all_others_it_is_the_softmax_over_all(terms: LossTerms) -> None:
-    """But for the smoothing, which here leaves the positive out of the mean."""
+def test_with_all_entities_it_is_the_softmax_over_all(terms: LossTerms) -> None:
+    """Each stands for itself, and the positive among them does not count twice."""
     n, entities = 7, 11
     of = targets(n, entities, torch.float64)
     s = torch.randn(n, entities, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    others = all_but(s, of.positives)
     pairs = s.gather(1, torch.stack([of.positives, of.excluded], 1))
-    found = negatives_loss(
-        "softmax", pairs, others, of.positives != of.excluded, of.weights, entities=entities, terms=terms
-    )
-    shifts = terms.sign * terms.smoothing * (s.mean(1) - others.mean(1))
-    torch.testing.assert_close(found, softmax_loss(s, *of, terms) + (of.weights * shifts).sum())
+    hits = torch.arange(entities) == of.positives[:, None]
+    one = torch.ones(entities, dtype=torch.float64)
+    apart = of.positives != of.excluded
+    found = negatives_loss("softmax", pairs, s, apart, hits, of.weights, stands_for=one, entities=entities, terms=terms)
+    torch.testing.assert_close(found, softmax_loss(s, *of, terms))
 
 
-@pytest.mark.parametrize("m", [1, 2, 4, 5])
-def test_some_others_stand_for_all_in_the_mean(m: int) -> None:
-    """Z is estimated without bias: its mean over all choices of m others is the softmax's own."""
-    entities, positive = 6, torch.tensor([2])
-    s = torch.randn(1, entities, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    others, one = all_but(s, positive), torch.ones(1, dtype=torch.float64)
-    pairs, apart = s[:, [2, 2]], torch.tensor([False])
-    odds = [
-        negatives_loss("softmax", pairs, others[:, list(chosen)], apart, one, entities=entities).exp()
-        for chosen in combinations(range(entities - 1), m)
-    ]
-    torch.testing.assert_close(torch.stack(odds).mean(), softmax_loss(s, positive, positive, one).exp())
+@pytest.mark.parametrize("m", [1, 2, 3])
+@pytest.mark.parametrize("proposal", ["uniform", "any"])
+def test_some_others_stand_for_all_in_the_mean(m: int, proposal: str) -> None:
+    """Z is estimated without bias: its mean over all draws of m, with repeats and hits, is the softmax's own."""
+    entities, positive = 5, torch.tensor([2])
+    generator = torch.Generator().manual_seed(2)
+    s, q = torch.randn(2, entities, generator=generator, dtype=torch.float64)
+    q = torch.softmax(q if proposal == "any" else q * 0, 0)
+    one, pairs, apart = torch.ones(1, dtype=torch.float64), s[None, [2, 2]], torch.tensor([False])
+    odds = s.new_zeros(())
+    for draw in product(range(entities), repeat=m):
+        drawn = torch.tensor(draw)
+        hits = drawn[None] == positive[:, None]
+        loss = negatives_loss(
+            "softmax", pairs, s[None, drawn], apart, hits, one, stands_for=1 / (m * q[drawn]), entities=entities
+        )
+        odds = odds + q[drawn].prod() * loss.exp()
+    torch.testing.assert_close(odds, softmax_loss(s[None], positive, positive, one).exp())
 
 
 @each_kind
 def test_the_scores_of_operators_in_bfloat16_are_summed_in_float32(kind: Kind) -> None:
-    own, apart, weights = sampled(9, 6, torch.float32)
+    own, known = sampled(9, 6, torch.float32)
     rounded = Sampled(*(one.detach().bfloat16() for one in own)).fresh()
     widened = Sampled(*(one.detach().float() for one in rounded)).fresh()
-    found, wanted = (negatives_loss(kind, *some, apart, weights, entities=50) for some in (rounded, widened))
+    share = torch.tensor(50 / 6)
+    found, wanted = (negatives_loss(kind, *some, *known, stands_for=share, entities=50) for some in (rounded, widened))
     assert found.dtype == torch.float32
     assert torch.equal(found, wanted)
     assert [one.dtype for one in torch.autograd.grad(found, rounded)] == [torch.bfloat16] * 2
@@ -428,9 +442,9 @@ def test_the_scores_of_operators_in_bfloat16_are_summed_in_float32(kind: Kind) -
 
 @each_kind
 def test_large_scores_of_some_stay_numbers(kind: Kind) -> None:
-    own, apart, weights = sampled(9, 6, torch.float32)
+    own, known = sampled(9, 6, torch.float32)
     large = Sampled(*(3000 * one for one in own)).fresh()
-    loss = negatives_loss(kind, *large, apart, weights, entities=50, terms=LossTerms(0.3, 1.5))
+    loss = negatives_loss(kind, *large, *known, stands_for=torch.tensor(50 / 6), entities=50, terms=LossTerms(0.3, 1.5))
     assert loss.isfinite()
     assert all(one.isfinite().all() for one in torch.autograd.grad(loss, large))
 
@@ -438,9 +452,12 @@ def test_large_scores_of_some_stay_numbers(kind: Kind) -> None:
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_a_margin_puts_answers_above_zero_and_others_below(sign: float) -> None:
     """Or, with negated scores, the other way round."""
-    own, apart, _ = sampled(5, 4, torch.float32)
+    own, known = sampled(5, 4, torch.float32)
+    known = Known(known.apart, torch.zeros_like(known.hits), torch.ones(5))
     for _ in range(200):
-        loss = negatives_loss("margin", *own, apart, torch.ones(5), entities=50, terms=LossTerms(sign=sign))
+        loss = negatives_loss(
+            "margin", *own, *known, stands_for=torch.ones(()), entities=50, terms=LossTerms(sign=sign)
+        )
         slopes = torch.autograd.grad(loss, own)
         own = Sampled(*(one - slope for one, slope in zip(own, slopes, strict=True))).fresh()
     assert (sign * own.scores[:, 0] > 1).all()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,3 +88,36 @@ def test_saved_and_opened_it_is_the_same(tmp_path_factory: pytest.TempPathFactor
     assert [again.name(i) for i in range(len(again))] == names
     assert [again.label(i) for i in range(len(again))] == labels
     assert again.fingerprint == words.fingerprint
+
+
+@given(st.lists(st.text(max_size=8), unique=True, min_size=1, max_size=40), st.data())
+def test_of_many_names_only_those_on_the_way_are_read(
+    tmp_path_factory: pytest.TempPathFactory, names: list[str], data: st.DataObject
+) -> None:
+    """Damage elsewhere may not be seen; on the way it is the one error, never another name."""
+    folder: Path = tmp_path_factory.mktemp("vocabulary")
+    Vocabulary.of(names).save(folder, "entities")
+    path = folder / f"entities-names-{data.draw(st.sampled_from(['offsets', 'order']))}.npy"
+    numbers = np.load(path)
+    numbers[data.draw(st.integers(0, len(numbers) - 1))] = data.draw(st.sampled_from([-1, 2**40, len(names)]))
+    np.save(path, numbers)
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(GraphError):
+        patch.setattr(vocabulary, "_CHECKED", 0)
+        words = Vocabulary.open(folder, "entities")
+        for name in names:
+            with contextlib.suppress(GraphError):
+                found = words.find(name)
+                assert found is None or words.name(found) == name
+
+
+def test_many_names_are_looked_up_without_reading_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"name {number * 7919 % 1000}" for number in range(1000)]
+    Vocabulary.of(names).save(tmp_path, "entities")
+    monkeypatch.setattr(vocabulary, "_CHECKED", 999)
+    words = Vocabulary.open(tmp_path, "entities")
+    read: list[int] = []
+    raw = vocabulary._Strings.raw
+    monkeypatch.setattr(vocabulary._Strings, "raw", lambda strings, index: (read.append(index), raw(strings, index))[1])
+    assert words.find(names[123]) == 123
+    assert words.find("nothing") is None
+    assert len(read) < 30

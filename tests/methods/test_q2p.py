@@ -143,6 +143,8 @@ class Equations:
         k, n = self.settings.particles, len(several)
         if self.settings.keep == "summaries":
             return self.pooled([one for branch in several for one in branch])
+        if self.settings.keep == "means":
+            return self.means([one for branch in several for one in branch])
         p = self.mixed(several)
         match self.settings.keep:
             case "rows":
@@ -164,6 +166,24 @@ class Equations:
         a = [self.norm("intersection.norms.0", c + one) for one in found]
         moved = self.mlp_of("intersection.feed_forward")(a)
         return [self.norm("intersection.norms.1", one + more) for one, more in zip(a, moved, strict=True)]
+
+    def means(self, p: Particles) -> Particles:
+        """Σ_i w_i ⊙ p_i for each seed s, w the softmax over i of U σ(V p_i + W c + s), coordinate by coordinate."""
+        w = self.weights
+        c: Vector = np.sum(p, axis=0) / len(p)
+        found = []
+        for seed in w["intersection.seeds"]:
+            logits = [
+                w["intersection.weights.weight"]
+                @ ACTIVATIONS[self.settings.activation](
+                    w["intersection.particles.weight"] @ one + w["intersection.context.weight"] @ c + seed
+                )
+                for one in p
+            ]
+            shares = [np.exp(one) for one in logits]
+            mean: Vector = np.sum([share * one for share, one in zip(shares, p, strict=True)], axis=0)
+            found.append(self.norm("intersection.norm", mean / np.sum(shares, axis=0)))
+        return found
 
     def complement(self, p: Particles) -> Particles:
         return self.passes("complementation", p)

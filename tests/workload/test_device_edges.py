@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from query2particles.graph.edges import Edges
+from query2particles.workload import device_edges
 from query2particles.workload.device_edges import DeviceEdges
+from query2particles.workload.device_edges import narrow_kind as device_edges_kind
 from worlds import random_graph, successors
 
 GRAPH = random_graph(5, entities=60, relations=2, facts=220)
@@ -23,6 +25,67 @@ def tails_of_row(row: int) -> set[int]:
 @pytest.fixture(params=[1 << 28, 0], ids=["table", "bisection"])
 def edges(request: pytest.FixtureRequest) -> DeviceEdges:
     return DeviceEdges.of(EDGES, "cpu", table_cells=request.param)
+
+
+@pytest.mark.parametrize("block", [1 << 26, 50, 7, 1])
+@pytest.mark.parametrize("cells", [1 << 28, 0])
+def test_tables_from_facts_and_from_edges_are_the_same_and_right(block: int, cells: int) -> None:
+    """However many edges are taken at once, against tables that numpy makes at once."""
+    keys = np.repeat(EDGES.keys, EDGES.row_lengths[:-1])
+    forward = np.random.default_rng(0).permutation(np.flatnonzero(keys % 2 == 0))
+    forward = np.concatenate([forward, forward[:30]])  # some facts twice
+    heads, relations, tails = (
+        keys[forward] // EDGES.relations,
+        keys[forward] % EDGES.relations // 2,
+        EDGES.tails[forward],
+    )
+    facts = [torch.from_numpy(column.astype(np.int32)) for column in (heads, relations, tails)]
+    sizes = {"entities": EDGES.entities, "relations_count": EDGES.relations // 2}
+    made = [
+        DeviceEdges.of(EDGES, "cpu", table_cells=cells, block=block),
+        DeviceEdges.of_facts(*facts, **sizes, device="cpu", table_cells=cells, block=block),
+    ]
+    heads, relations = np.divmod(EDGES.keys, EDGES.relations)
+    of_edge = np.repeat(np.arange(EDGES.no_row), EDGES.row_lengths[:-1])
+    expected = {
+        "connected": np.flatnonzero(np.diff(EDGES.row_bounds)),
+        "entity_rows": np.stack([EDGES.row_bounds[:-1], np.diff(EDGES.row_bounds) - 1], axis=1),
+        "rows": np.stack([EDGES.offsets, EDGES.row_lengths, np.append(relations ^ 1, 0), np.append(heads, 0)], axis=1),
+        "ends": np.stack([EDGES.tails, EDGES.rows_of(EDGES.tails, relations[of_edge] ^ 1)], axis=1),
+        "places": of_edge * EDGES.entities + EDGES.tails,
+        "rows_by_relation": np.argsort(relations, kind="stable"),
+        "keys": EDGES.keys,
+    }
+    for edges in made:
+        assert (edges.no_row, edges.relations, edges.entities) == (EDGES.no_row, EDGES.relations, EDGES.entities)
+        assert (edges.table is None) == (cells == 0)
+        for name, values in expected.items():
+            there = getattr(edges, name)
+            assert there[: len(values)].tolist() == values.tolist(), name
+            assert there.element_size() == (8 if name in ("places", "keys") else 4), name
+        counts = np.bincount(relations, minlength=EDGES.relations)
+        assert edges.relation_rows.tolist() == np.stack([np.cumsum(counts) - counts, counts], axis=1).tolist()
+
+
+def test_facts_that_do_not_fit_one_number_are_sorted_too() -> None:
+    """2¹⁰ entities and 2⁵⁰ directed relations: only 8 heads at once fit 63 bits."""
+    heads, tails = torch.tensor([2**10 - 1, 5, 2**9, 5, 5]), torch.tensor([0, 2**10 - 1, 2**9 + 1, 7, 7])
+    relations = torch.tensor([2**49 - 1, 0, 5, 0, 0])
+    keys, offsets, ends = device_edges._sorted_rows((heads, relations, tails), 2**10, 2**50, block=3)
+    expected = Edges.of(heads.numpy(), relations.numpy(), tails.numpy(), entity_count=2**10, relation_count=2**49)
+    assert keys[:-1].tolist() == expected.keys.tolist()
+    assert offsets.tolist() == expected.offsets.tolist()
+    assert ends.tolist() == expected.tails.tolist()
+
+
+def test_wide_numbers_where_narrow_ones_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow = DeviceEdges.of(EDGES, "cpu")
+    monkeypatch.setattr(device_edges, "narrow_kind", lambda edges: torch.int64)
+    wide = DeviceEdges.of(EDGES, "cpu")
+    for name in ("connected", "entity_rows", "rows", "ends", "rows_by_relation"):
+        assert getattr(wide, name).dtype == torch.int64
+        assert torch.equal(getattr(wide, name), getattr(narrow, name).long())
+    assert [device_edges_kind(edges) for edges in (10, 2**31)] == [torch.int32, torch.int64]
 
 
 def test_rows(edges: DeviceEdges) -> None:

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from query2particles.errors import SamplingError
+from query2particles.graph import edges as edges_module
+from query2particles.graph.edges import Edges
 from query2particles.graph.folders import open_graph
 from query2particles.graph.graph import Graph, Split, smaller
 from query2particles.plain import PlainGraph, plain_draw, plain_one_hop
@@ -27,8 +29,8 @@ from query2particles.query.algebra import (
     shape_named,
 )
 from query2particles.workload.benchmark import read_set
-from query2particles.workload.sample import draw_queries, sample_shape
-from worlds import oracle, random_graph, successors
+from query2particles.workload.sample import draw_answers, draw_queries, sample_shape
+from worlds import TABLES, oracle, random_graph, successors
 
 GRAPH = random_graph(21, entities=60, relations=5, facts=500)
 ODD = ["i(p(e),u(p(e),p(e)))", "p(p(i(p(e),p(e))))", "i(p(e),n(i(p(e),p(e))))", "u(p(p(e)),p(i(p(e),n(p(e)))))"]
@@ -92,7 +94,7 @@ def test_the_seed_decides_and_the_number_of_cores_does_not(name: str) -> None:
 def test_draws_are_distributed_as_one_at_a_time(name: str) -> None:
     """Every id comes as often as when queries are drawn one by one with plain Python."""
     shape, edges, plain = shape_named(name), GRAPH.at("test"), PlainGraph.of(GRAPH.at("test"))
-    fast, _ = draw_queries(shape, 60_000, edges, np.random.default_rng(0), np.flatnonzero(np.diff(edges.row_bounds)))
+    fast, _ = draw_queries(shape, 60_000, edges, np.random.default_rng(0), draw_answers(edges))
     generator, entities = random.Random(0), list(plain.outgoing)
     drawn = (plain_draw(shape, generator.choice(entities), plain, generator) for _ in range(20_000))
     slow = np.array([tuple(query_ids(query)) for query in drawn if query is not None])
@@ -101,6 +103,43 @@ def test_draws_are_distributed_as_one_at_a_time(name: str) -> None:
         shares = [np.bincount(ids[:, position], minlength=60) / len(ids) for ids in (fast, slow)]
         spread = np.sqrt(np.maximum(*shares) * (1 / len(fast) + 1 / len(slow)))
         assert (np.abs(shares[0] - shares[1]) < 5 * spread + 1e-3).all()
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_large_graph_gives_the_same_queries_without_tables(
+    split: Split, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Straight from the files, where nothing that grows with the edges may be built. Every entity here has an edge."""
+    GRAPH.save(tmp_path / "graph")
+    expected = {name: sample_shape(GRAPH, shape_named(name), 30, split=split, cap=15, allow_fewer=True) for name in ALL}
+    monkeypatch.setattr(edges_module, "_LARGE", 1)
+    monkeypatch.setattr(edges_module, "_BLOCK", 7)
+    large = Graph.open(tmp_path / "graph")
+    for name, small in expected.items():
+        drawn = sample_shape(large, shape_named(name), 30, split=split, cap=15, allow_fewer=True)
+        assert drawn.ids.tolist() == small.ids.tolist()
+        for kind in ("easy", "hard", "lost"):
+            one, other = (getattr(sample.labels, kind) for sample in (drawn, small))
+            assert [one[row].tolist() for row in range(len(one))] == [other[row].tolist() for row in range(len(other))]
+    every = sample_shape(large, SHAPES["1p"], None, split=split, cap=3).ids.tolist()
+    for edges in large.levels.values():
+        assert not TABLES & edges.__dict__.keys()
+    monkeypatch.undo()
+    assert every == sample_shape(GRAPH, SHAPES["1p"], None, split=split, cap=3).ids.tolist()
+
+
+def test_answers_of_a_large_graph_are_entities_with_an_edge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each as likely, though most entities here have none."""
+    generator = np.random.default_rng(0)
+    heads, tails = generator.choice(500, size=(2, 40))
+    edges = Edges.of(heads, np.zeros(40, int), tails, entity_count=500, relation_count=1)
+    connected = np.flatnonzero(np.diff(edges.row_bounds))
+    monkeypatch.setattr(edges_module, "_LARGE", 1)
+    drawn = draw_answers(edges)(generator, 20_000)
+    found, counts = np.unique(drawn, return_counts=True)
+    assert found.tolist() == connected.tolist()
+    expected = 20_000 / len(connected)
+    assert (np.abs(counts - expected) < 5 * np.sqrt(expected)).all()
 
 
 def test_one_hop_queries_are_all_there() -> None:

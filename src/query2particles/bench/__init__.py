@@ -2,17 +2,29 @@
 
 exact     answers of the fourteen shapes, against plain Python sets; both on all cores, both write every answer out
 sample    drawing and labelling queries, against a plain Python sampler; both on all cores
-import    ten million synthetic triples from TSV to a graph folder, and opening it
+import    ten million synthetic triples from TSV to a graph folder, and opening it; or a hundred million, in steps
 train     updates of training, sampling included, against the matrix products of their own scores
 evaluate  evaluation of a query set, against the same model one query at a time
 answer    one query from ids to its ten best answers
+index     the ten best of a large table on disk, by an index and exactly
 
-The last three are in modules of their own, which load torch: `bench.training`, `bench.evaluating`, `bench.answering`.
+The last four are in modules of their own, which load torch: `bench.training`, `bench.evaluating`, `bench.answering`,
+`bench.indexing`.
 """
 
 from query2particles.bench.data import bench_data, bench_graph
 from query2particles.bench.record import Bench, Say
-from query2particles.bench.symbolic import bench_exact, bench_import, bench_sample
+from query2particles.bench.symbolic import bench_exact, bench_import, bench_import_large, bench_sample
 from query2particles.provenance import machine
 
-__all__ = ["Bench", "Say", "bench_data", "bench_exact", "bench_graph", "bench_import", "bench_sample", "machine"]
+__all__ = [
+    "Bench",
+    "Say",
+    "bench_data",
+    "bench_exact",
+    "bench_graph",
+    "bench_import",
+    "bench_import_large",
+    "bench_sample",
+    "machine",
+]

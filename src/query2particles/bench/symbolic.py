@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from query2particles.bench.record import Bench, Say
+from query2particles.bench.synthetic import FREEBASE, write_power_law_graph
 from query2particles.engine.exact import Batch, exact_answers
 from query2particles.engine.sets import Sets
 from query2particles.graph.edges import Edges, Ints
@@ -27,7 +28,7 @@ from query2particles.provenance import machine
 from query2particles.query.algebra import SHAPES, Query, ground, nickname
 from query2particles.workload.sample import sample_shape
 
-__all__ = ["bench_exact", "bench_import", "bench_sample"]
+__all__ = ["bench_exact", "bench_import", "bench_import_large", "bench_sample"]
 
 
 def bench_exact(graph: Graph, batch: Batch, say: Say = print) -> Bench:
@@ -90,52 +91,52 @@ def bench_sample(graph: Graph, *, count: int, cap: int, shapes: Sequence[Query],
 
 
 def bench_import(triples: int, say: Say = print) -> Bench:
-    """Import of synthetic triples in a process of its own, so that its peak memory is its own too."""
+    """Import of synthetic triples in memory: a million entities and a thousand relations for ten million triples."""
     result = Bench("import", machine(), f"{triples:,} synthetic triples, TSV to graph folder")
+    return _measure_import(result, max(10, triples // 10), 1000, triples, memory=1 << 40, say=say)
+
+
+def bench_import_large(triples: int, memory: int, say: Say = print) -> Bench:
+    """Import of more synthetic triples than fit into memory, with as many facts an entity as Freebase has."""
+    entities, relations, facts = (max(10, size * triples // FREEBASE[2]) for size in FREEBASE)
+    about = f"{facts:,} synthetic triples of {entities:,} entities, TSV to graph folder, memory {memory / 2**30:g} GiB"
+    return _measure_import(Bench("import-large", machine(), about), entities, relations, facts, memory=memory, say=say)
+
+
+def _measure_import(result: Bench, entities: int, relations: int, triples: int, *, memory: int, say: Say) -> Bench:
+    """Import in a process of its own, so that its peak memory is its own too."""
     with tempfile.TemporaryDirectory() as scratch:
         source, target = Path(scratch, "triples.tsv"), Path(scratch, "graph")
         say(f"writing {triples:,} triples")
-        _write_triples(source, triples)
+        write_power_law_graph(source, entities, relations, triples)
         say("importing")
         script = (
-            "import sys; from pathlib import Path; from query2particles import import_graph, ImportOptions; "
-            "import_graph([Path(sys.argv[1])], options=ImportOptions()).save(Path(sys.argv[2]))"
+            "import sys; from pathlib import Path; from query2particles.graph.large import import_into; "
+            "import_into([Path(sys.argv[1])], Path(sys.argv[2]), memory=int(sys.argv[3]))"
         )
         started = time.perf_counter()
-        subprocess.run([sys.executable, "-c", script, str(source), str(target)], check=True)
+        subprocess.run([sys.executable, "-c", script, str(source), str(target), str(memory)], check=True)
         result.figures["import seconds"] = round(time.perf_counter() - started, 2)
-        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        result.figures["processor seconds"] = round(usage.ru_utime + usage.ru_stime, 2)  # on a busy machine, less
+        peak = usage.ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
         result.figures["peak memory GiB"] = round(peak, 2)
         result.figures["source GiB"] = round(source.stat().st_size / 2**30, 2)
+        result.figures["graph GiB"] = round(sum(path.stat().st_size for path in target.iterdir()) / 2**30, 2)
         result.figures["triples/s"] = round(triples / result.figures["import seconds"])
-        opened = []
-        for _ in range(5):
+        opened, found = [], []
+        for attempt in range(5):
             started = time.perf_counter()
-            Graph.open(target)
+            graph = Graph.open(target)
             opened.append(1000 * (time.perf_counter() - started))
+            name = graph.entities.name(attempt * len(graph.entities) // 5)
+            started = time.perf_counter()
+            graph.entities.find(name)
+            found.append(1000 * (time.perf_counter() - started))
         result.figures["open milliseconds"] = round(statistics.median(opened), 2)
         result.figures["first open milliseconds"] = round(opened[0], 2)
+        result.figures["find a name milliseconds"] = round(statistics.median(found), 2)
     return result
-
-
-def _write_triples(path: Path, triples: int) -> None:
-    """Entities drawn by a power law, as in real graphs: a million of them for ten million triples."""
-    import pyarrow as pa
-    from pyarrow import compute, csv
-
-    generator = np.random.default_rng(0)
-    entities, relations = max(10, triples // 10), 1000
-    with path.open("wb") as file:
-        for start in range(0, triples, 1_000_000):
-            size = min(1_000_000, triples - start)
-            columns = [(entities * generator.random(size) ** 2).astype(np.int64) for _ in range(2)]
-            columns.insert(1, (relations * generator.random(size) ** 2).astype(np.int64))
-            names = [
-                compute.binary_join_element_wise(kind, pa.array(column).cast(pa.string()), "")
-                for kind, column in zip(("entity_", "relation_", "entity_"), columns, strict=True)
-            ]
-            options = csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
-            csv.write_csv(pa.table(names, names=["head", "relation", "tail"]), file, write_options=options)
 
 
 def _forked(work: Callable[..., object], arguments: list[tuple[Any, ...]]) -> None:

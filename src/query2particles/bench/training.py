@@ -122,9 +122,12 @@ def _updates(
     if on_cuda:
         gc.collect()  # what an earlier update has left would count as memory of this one
         torch.cuda.reset_peak_memory_stats(device)
-    with torch.random.fork_rng([device] if on_cuda else []):
+    with (
+        torch.random.fork_rng([device] if on_cuda else []),
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+    ):
         torch.manual_seed(config.training.seed)
-        prepared = prepare(config, graph, device)
+        prepared = prepare(config, graph, device, folder=Path(folder))
 
         def updates(count: int) -> None:
             for _ in range(count):

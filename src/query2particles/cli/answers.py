@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from query2particles.cli.indexing import ClusterSize, DegradedName, SearchBy, SearchName, WhenDegraded, searching
 from query2particles.cli.root import Json, Seed, SplitName, Stopped, app, split_of
 from query2particles.errors import QueryError, SourceError, UsageError
 
@@ -166,6 +167,9 @@ def answer(
         SplitName, typer.Option(help="The facts to use: those of train, train + valid, or all.")
     ] = SplitName.test,
     graph: Annotated[str | None, typer.Option(help="The run's graph, where it is no longer where it was.")] = None,
+    search: SearchBy = SearchName.auto,
+    cluster: ClusterSize = 0,
+    degraded: WhenDegraded = DegradedName.refuse,
     json: Json = False,
 ) -> None:
     """Answer questions, or a file of them: from stored facts, and with a trained run beyond them."""
@@ -175,7 +179,7 @@ def answer(
 
     if bool(queries) == (file is not None):
         raise UsageError("name either a QUERY or a --file of them")
-    reasoner = Reasoner.open(source, graph=graph, split=split_of(split))
+    reasoner = Reasoner.open(source, graph=graph, split=split_of(split), searching=searching(search, cluster, degraded))
     asked = list(enumerate(queries, start=1)) if queries else list(_questions(file))
     question = Question(
         "",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from query2particles.cli.graphs import size_named
 from query2particles.cli.root import Json, Stopped, app
 from query2particles.cli.training import DeviceName, device_named
 from query2particles.errors import UsageError, clipped
@@ -22,8 +23,9 @@ __all__ = ["bench", "report", "reproduce"]
 class BenchName(StrEnum):
     exact = "exact"
     sample = "sample"
-    # `import` is a keyword of Python, not of the command line
+    # `import` is a keyword of Python, not of the command line; `index` a method of text
     import_ = "import"
+    index_ = "index"
     train = "train"
     evaluate = "evaluate"
     answer = "answer"
@@ -52,14 +54,24 @@ Settings = Annotated[
 def bench(
     name: Annotated[
         BenchName,
-        typer.Argument(metavar="NAME", help="exact, sample, import, train, evaluate, answer, search, serve, soak."),
+        typer.Argument(
+            metavar="NAME", help="exact, sample, import, train, evaluate, answer, search, index, serve, soak."
+        ),
     ],
     data: Data = None,
     device: Device = DeviceName.auto,
     count: Annotated[
         int | None, typer.Option(min=10, help="Queries of each shape; without it, what the bench usually takes.")
     ] = None,
-    triples: Annotated[int, typer.Option(min=1000, help="Of `bench import`.")] = 10_000_000,
+    triples: Annotated[
+        int | None, typer.Option(min=1000, help="Of `bench import`.", show_default="10 million, --large 100 million")
+    ] = None,
+    large: Annotated[
+        bool, typer.Option("--large", help="Of `bench import`: more than fits into memory, in steps.")
+    ] = False,
+    memory: Annotated[str, typer.Option(help="Of `bench import --large`: how much it may take.")] = "4GiB",
+    entities: Annotated[int, typer.Option(min=1000, help="Of `bench index`: rows of the table.")] = 10_000_000,
+    dimension: Annotated[int, typer.Option(min=2, help="Of `bench index`: numbers of a row.")] = 400,
     seconds: Annotated[
         float | None,
         typer.Option(min=1, help="Of `bench serve`, each way, and of `bench soak`.", show_default="60, 600"),
@@ -94,6 +106,8 @@ def bench(
         raise UsageError("bench search and bench answer, without --all-methods, measure a run: leave out --run")
     if graph is not None and (name is not BenchName.answer or all_methods or run is not None or data is None):
         raise UsageError("--graph is for bench answer, and names a folder in that of --data, without --run")
+    if large and name is not BenchName.import_:
+        raise UsageError(f"bench import has a large form; leave out --large for {name.value}")
     ending = ""
     if name in _ON_A_DEVICE:
         where = device_named(device)
@@ -104,10 +118,16 @@ def bench(
         else:
             result = _bench_of_a_model(name, data, where, count, settings or [], all_methods)
         ending = f"-{where}"
+    elif name is BenchName.index_:
+        result = _bench_of_an_index(entities, dimension)
     elif name in _OF_A_SERVER:
         result = _bench_of_a_server(name, data, seconds, count, settings or [])
     else:
-        result = _bench_without_a_model(name, data, count or _COUNT, triples)
+        result = (
+            _bench_import(triples, large, memory)
+            if name is BenchName.import_
+            else _bench_without_a_model(name, data, count or _COUNT)
+        )
     if out is not None:
         target = out / f"bench-{result.bench}{ending}.json"
         write_json(target, result.as_json())
@@ -167,13 +187,27 @@ def _bench_of_answers(
     return bench_answer(data, device, graph=graph or "FB15k-237", run=run, count=count, settings=settings, say=note)
 
 
-def _bench_without_a_model(name: BenchName, data: Path | None, count: int, triples: int) -> Bench:
-    from query2particles.bench import bench_data, bench_exact, bench_import, bench_sample
+def _bench_import(triples: int | None, large: bool, memory: str) -> Bench:
+    from query2particles.bench import bench_import, bench_import_large
+    from query2particles.show import note
+
+    if large:
+        return bench_import_large(triples or 100_000_000, size_named(memory), note)
+    return bench_import(triples or 10_000_000, note)
+
+
+def _bench_of_an_index(entities: int, dimension: int) -> Bench:
+    from query2particles.bench.indexing import bench_index
+    from query2particles.show import note
+
+    return bench_index(entities, dimension, say=note)
+
+
+def _bench_without_a_model(name: BenchName, data: Path | None, count: int) -> Bench:
+    from query2particles.bench import bench_data, bench_exact, bench_sample
     from query2particles.query.algebra import SHAPES
     from query2particles.show import note
 
-    if name is BenchName.import_:
-        return bench_import(triples, note)
     graph, batch, cap = bench_data(data, count, note)
     if name is BenchName.exact:
         return bench_exact(graph, batch, note)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -9,11 +10,16 @@ from typing import Annotated
 import typer
 
 from query2particles.cli.root import GraphName, Json, Seed
-from query2particles.errors import UsageError
+from query2particles.errors import UsageError, clipped
 
-__all__ = ["graph_app"]
+__all__ = ["graph_app", "size_named"]
 
 graph_app = typer.Typer(help="Import a graph, or look at one.", no_args_is_help=True)
+
+
+_UNITS = {
+    f"{letter}{i}": base**power for power, letter in enumerate("kMGT", 1) for i, base in (("", 1000), ("i", 1024))
+}
 
 
 class FormatName(StrEnum):
@@ -54,6 +60,9 @@ def graph_import(
     ] = Unseen.error,
     name: Annotated[str | None, typer.Option(help="The graph's name; by default, the source's.")] = None,
     attribution: Annotated[str | None, typer.Option(help="Whom the data come from; `graph info` shows it.")] = None,
+    memory: Annotated[
+        str, typer.Option(help="How much memory to take, about: sources that need more are imported in steps on disk.")
+    ] = "4GiB",
     json: Json = False,
 ) -> None:
     """Files of triples (tsv, csv, nt, ttl, parquet; also .gz and .xz), or a benchmark folder, to a graph folder."""
@@ -63,10 +72,12 @@ def graph_import(
     from query2particles.graph.figures import graph_figures
     from query2particles.graph.folders import is_known_folder, open_graph
     from query2particles.graph.graph import is_graph_file
-    from query2particles.graph.load import ImportOptions, import_graph
+    from query2particles.graph.large import import_into
+    from query2particles.graph.load import ImportOptions
     from query2particles.show import note, print_graph, print_json, progress_bytes
 
     check_replaceable(out, is_graph_file)
+    there_before = out.exists()
     options = ImportOptions(
         format=format.value if format else None,
         header=header,
@@ -89,11 +100,9 @@ def graph_import(
         changed = {"name": name, "attribution": attribution}
         about = {**opened.about, **{key: value for key, value in changed.items() if value is not None}}
         graph = replace(opened, about=about)
+        graph.save(out)
     else:
-        with progress_bytes("reading") as progress:
-            graph = import_graph(sources, options=options, progress=progress)
-    there_before = out.exists()
-    graph.save(out)
+        graph = import_into(sources, out, options=options, memory=size_named(memory), watch=progress_bytes)
     if json:
         print_json(graph_figures(graph))
     else:
@@ -127,6 +136,15 @@ def _columns(text: str | None) -> tuple[int | str, int | str, int | str] | None:
     if len(parts) != 3:
         raise UsageError(f"--columns takes three, for head, relation and tail, e.g. `2,1,3`; found {text!r}")
     return parts[0], parts[1], parts[2]
+
+
+def size_named(text: str) -> int:
+    """A number of bytes: `4GiB`, `500 MB`, `1000000`."""
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?) ?(?:([kMGT]i?)B?|B)?", text.strip())
+    if parts is None:
+        raise UsageError(f"{clipped(text)!r} is no amount of memory; say it like 4GiB or 500MB")
+    number, unit = parts.groups()
+    return int(float(number) * (_UNITS[unit] if unit else 1))
 
 
 def _fractions(text: str | None) -> tuple[float, float] | None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from query2particles.cli.indexing import ClusterSize, DegradedName, SearchBy, SearchName, WhenDegraded, searching
 from query2particles.cli.root import SplitName, app, split_of
 from query2particles.cli.training import Device, DeviceName, device_named
 from query2particles.errors import UsageError
@@ -60,6 +61,9 @@ def serve(
         SplitName, typer.Option(help="The facts that count as stored: those of train, train + valid, or all.")
     ] = SplitName.test,
     device: Device = DeviceName.cpu,
+    search: SearchBy = SearchName.auto,
+    cluster: ClusterSize = 0,
+    degraded: WhenDegraded = DegradedName.refuse,
     threads: Annotated[int | None, typer.Option(min=1, help="Of the model; by default all cores.")] = None,
     batching: Annotated[
         bool, typer.Option("--batching/--no-batching", help="Answer together what arrives together.")
@@ -129,6 +133,7 @@ def serve(
         graph=graph,
         device=device_named(device),
         split=split_of(split),
+        searching=searching(search, cluster, degraded),
         log_level=log_level.value,
         on_listening=lambda url: typer.echo(f"Serving on {url} (end with Ctrl-C)"),
     )

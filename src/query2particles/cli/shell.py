@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from query2particles.cli.indexing import ClusterSize, DegradedName, SearchBy, SearchName, WhenDegraded, searching
 from query2particles.cli.root import SplitName, app, split_of
 from query2particles.errors import Query2ParticlesError, UsageError
 
@@ -58,12 +59,15 @@ def shell(
         SplitName, typer.Option(help="The facts to use: those of train, train + valid, or all.")
     ] = SplitName.test,
     graph: Annotated[str | None, typer.Option(help="The run's graph, where it is no longer where it was.")] = None,
+    search: SearchBy = SearchName.auto,
+    cluster: ClusterSize = 0,
+    degraded: WhenDegraded = DegradedName.refuse,
 ) -> None:
     """Ask again and again, with history, completion of names and the facts behind answers."""
     from query2particles.answer import Question, Reasoner
     from query2particles.show import note
 
-    reasoner = Reasoner.open(source, graph=graph, split=split_of(split))
+    reasoner = Reasoner.open(source, graph=graph, split=split_of(split), searching=searching(search, cluster, degraded))
     asking = Shell(reasoner, Question("", method="both" if reasoner.model is not None else "exact"))
     if not sys.stdin.isatty():
         if isinstance(sys.stdin, io.TextIOWrapper):

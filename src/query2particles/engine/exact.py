@@ -62,6 +62,8 @@ class Exact:
             return self._project_complement(state, relations)
         if (np.diff(state.offsets) == 1).all():
             return self._project_single(state.values, relations)
+        if self.edges.large:
+            return self._counted(state, relations)[0]
         return Sets.of_matrix(self._followed(state, relations, self.edges.matrix), ordered=False)
 
     def intersect(self, branches: Sequence[Sets]) -> Sets:
@@ -99,6 +101,9 @@ class Exact:
 
     def _project_single(self, entities: Ints, relations: Ints) -> Sets:
         """From one entity each: the stored rows as they are, already in order."""
+        if self.edges.large:
+            lengths, tails = self.edges.tails_at(self.edges.rows_of(entities, relations))
+            return Sets(self.edges.entities, np.concatenate([[0], np.cumsum(lengths)]), tails)
         return Sets.of_matrix(self.edges.matrix[self.edges.rows_of(entities, relations)], ordered=True)
 
     def _followed(self, state: Sets, relations: Ints, matrix: sparse.csr_array) -> sparse.csr_array:
@@ -115,19 +120,29 @@ class Exact:
         product: sparse.csr_array = chosen @ matrix
         return product
 
+    def _counted(self, state: Sets, relations: Ints) -> tuple[Sets, Ints]:
+        """What the listed members of each row lead to, in order, and how many of them lead to each."""
+        if not self.edges.large:
+            counts = self._followed(state, relations, self.edges.counting_matrix).sorted_indices()
+            return Sets.of_matrix(counts, ordered=True), counts.data
+        members = np.diff(state.offsets)
+        lengths, tails = self.edges.tails_at(self.edges.rows_of(state.values, relations, members))
+        rows = np.repeat(np.repeat(np.arange(len(state)), members), lengths)
+        reached, numbers = np.unique(rows * self.edges.entities + tails, return_counts=True)
+        rows, values = np.divmod(reached, self.edges.entities)
+        offsets = np.searchsorted(rows, np.arange(len(state) + 1))
+        return Sets(self.edges.entities, offsets, values.astype(np.int32)), numbers
+
     def _project_complement(self, state: Sets, relations: Ints) -> Sets:
         """An entity t is reached from outside the listed members unless all its sources are among them:
 
         project(¬A, r) = range(r) − {t : |{h ∈ A : (h, r, t)}| = |{h : (h, r, t)}|}
         """
-        counts = self._followed(state, relations, self.edges.counting_matrix).sorted_indices()
-        reached = Sets.of_matrix(counts, ordered=True)
+        reached, counts = self._counted(state, relations)
         rows = self.edges.rows_of(reached.values, relations ^ 1, np.diff(reached.offsets))
-        sources = self.edges.row_lengths[rows]
-        full = np.flatnonzero(counts.data == sources)
+        full = np.flatnonzero(counts == self.edges.lengths_at(rows))
         lost = Sets(reached.entities, np.searchsorted(full, reached.offsets), reached.values[full])
-        everywhere = self.edges.heads_by_relation
-        targets = [everywhere[relation] for relation in (relations ^ 1).tolist()]
+        targets = [self.edges.heads_of(relation) for relation in (relations ^ 1).tolist()]
         offsets = np.cumsum([0] + [len(target) for target in targets])
         return Sets(reached.entities, offsets, np.concatenate([*targets, lost.values[:0]])) - lost
 

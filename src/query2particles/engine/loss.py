@@ -6,10 +6,16 @@ with one positive v_i a query and label smoothing ε uniform over all entities. 
 out of the answers. In a softmax it is one among all others, though it is the hardest to tell from an answer; the last
 term, which counts only where there is one (u_i ≠ v_i), sets it against the positive alone.
 
-`negatives_loss` takes a few entities in place of all: the same softmax with Σ_v estimated from them, or the loss of
-most papers that measure distances, where a score is a margin less a distance:
+`negatives_loss` takes a few entities in place of all: the same softmax with Σ_v estimated from m of them, each of
+which, drawn with probability q(v), stands for 1 / (m q(v)) entities (sampled softmax),
 
-    L = Σ_i w_i [ − log σ(s_i(v_i)) − 1/m Σ_v log σ(− s_i(v)) ]
+    Z_i = exp s_i(v_i) + Σ_{v ≠ v_i} exp s_i(v) / (m q(v))
+
+or the loss of most papers that measure distances, where a score is a margin less a distance:
+
+    L = Σ_i w_i [ − log σ(s_i(v_i)) − mean_{v ≠ v_i} log σ(− s_i(v)) ]
+
+A negative that happens to be the positive counts in neither.
 
 `max_softmax` is the same for methods whose score is a maximum of inner products, s(v) = max_k ⟨p_k, e_v⟩ + b_v. The
 derivatives of a softmax are known as soon as its scores are, so its forward pass takes them at once, block of queries
@@ -19,7 +25,6 @@ products run in bfloat16 over an axis padded to whole tiles, and what lies betwe
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -42,7 +47,7 @@ ENTITY_TILE = 64
 DEPTH_TILE = 8
 _BLOCK_BYTES = 1 << 30
 _NEVER = -1e30
-"""The score of the entities that only fill up the last tile: below any other, and finite in bfloat16."""
+"""The score of what is not to count: below any other, and finite in bfloat16."""
 
 
 class LossTerms(NamedTuple):
@@ -89,22 +94,27 @@ def negatives_loss(
     scores: Tensor,
     others: Tensor,
     apart: Tensor,
+    hits: Tensor,
     weights: Tensor,
     *,
+    stands_for: Tensor,
     entities: int,
     terms: LossTerms = PLAIN,
 ) -> Tensor:
     """The loss from the scores (n, 2) of positives and excluded entities, and those of some others (n, m).
 
-    `apart` (n,) says where the excluded entity is another one than the positive.
+    `apart` (n,) says where the excluded entity is another one than the positive, `hits` (n, m) which others are the
+    positive, and `stands_for` (m,) how many entities each of the others stands for.
     """
     wide = torch.promote_types(scores.dtype, torch.float32)
     (found, barred), others = (terms.sign * scores.to(wide)).unbind(1), terms.sign * others.to(wide)
     if kind == "margin":
-        losses = functional.softplus(-found) + functional.softplus(others).mean(1)
+        counted = (~hits).to(wide)
+        losses = functional.softplus(-found) + (functional.softplus(others) * counted).sum(1) / counted.sum(1).clamp(1)
     else:
-        rest = torch.logsumexp(others, 1) + math.log(max(entities - 1, 1) / others.shape[1])
-        losses = torch.logaddexp(found, rest) - (1 - terms.smoothing) * found - terms.smoothing * others.mean(1)
+        rest = (others + stands_for.log()).masked_fill(hits, _NEVER).logsumexp(1)
+        smooth = (others * stands_for).sum(1) / entities
+        losses = torch.logaddexp(found, rest) - (1 - terms.smoothing) * found - terms.smoothing * smooth
     return (weights * (losses + terms.exclusion * apart * functional.softplus(barred - found))).sum()
 
 

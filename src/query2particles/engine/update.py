@@ -14,13 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from query2particles.engine.batches import Pool, Stream
+from query2particles.engine.ahead import Ahead
+from query2particles.engine.batches import Drawn, Pool, Stream
 from query2particles.engine.captured import Captured
 from query2particles.engine.compiled import Compiled
 from query2particles.engine.execute import execute
 from query2particles.engine.half import HalfOperators
 from query2particles.engine.loss import LossTerms, Objective, max_softmax, negatives_loss, softmax_loss
+from query2particles.engine.negatives import Negatives, Proposal
 from query2particles.engine.plan import compile_shapes
+from query2particles.engine.rows import Filling, WorkingSet
 from query2particles.query.algebra import Query
 
 __all__ = ["POOLED", "Update"]
@@ -32,7 +35,9 @@ POOLED = 32
 class Update:
     """`update(rate)` makes one; `mean_loss()` is that of the updates since it was last asked, and waits for them.
 
-    `terms` belong to the shapes, one each; `objective` to all. On CUDA the stream draws `POOLED` batches at a time.
+    `terms` belong to the shapes, one each; `objective` to all, and `proposal` draws what it is set against. On CUDA the
+    stream draws `POOLED` batches at a time. With `working`, the method has few entities, which are those of the batch;
+    with `ahead` its rows are read while the update before runs, and `rewind` comes before a checkpoint.
     """
 
     def __init__(
@@ -44,22 +49,26 @@ class Update:
         terms: Sequence[LossTerms],
         *,
         objective: Objective,
-        entities: int,
+        proposal: Proposal,
         clip: float,
         generator: torch.Generator,
+        working: WorkingSet | None = None,
+        ahead: bool = False,
     ) -> None:
         self._parameters: list[nn.Parameter] = list(method.parameters())
-        self._optimiser, self._clip = optimiser, clip
-        self._objective, self._entities, self._shapes = objective, entities, tuple(shapes)
+        self._optimiser, self._clip, self._working = optimiser, clip, working
+        self._objective, self._proposal, self._shapes = objective, proposal, tuple(shapes)
         self._plan = compile_shapes(tuple(shapes), method.kind)
         self._groups: defaultdict[Any, list[int]] = defaultdict(list)
         for number, root in enumerate(self._plan.roots):
             self._groups[self._plan.nodes[root].kind, terms[number]].append(number)
         self._losses = torch.zeros((), device=self._parameters[0].device)
+        self._rate = torch.zeros_like(self._losses)  # that of the rows: a captured update reads it anew each time
         self._count = 0  # updates since the loss was last read
         self._left = 0  # batches left in the pool
         self._pool: Pool | None = None
         self._half: HalfOperators | None = None
+        self._ahead = Ahead(working, self._filling, generator) if working is not None and ahead else None
         self._method, self._draw = method, stream.draw
         self._update: Callable[[], None] = self._work
         if self._parameters[0].is_cuda:
@@ -67,22 +76,35 @@ class Update:
             self._method = Compiled(self._half.method)
             self._pool = Pool(stream, POOLED)
             self._draw = self._pool.take
-            self._update = Captured(self._work)
+            if self._ahead is None:
+                self._update = Captured(self._work, None if working is None else generator)
+            else:  # what waits for rows from elsewhere is not the same work every time
+                self._draw = self._from_pool
             self._fill = Captured(self._pool.fill, generator)
 
     def __call__(self, rate: float) -> None:
+        self._rate.fill_(rate)
         for group in self._optimiser.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
-        if self._pool is not None:
-            if not self._left:
-                self._fill()
-                self._left = POOLED
-            self._left -= 1
+        if self._pool is not None and self._ahead is None:
+            self._refill()
         self._update()
         self._count += 1
+
+    def _refill(self) -> None:
+        """Before a batch is taken out of the pool."""
+        if not self._left:
+            self._fill()
+            self._left = POOLED
+        self._left -= 1
+
+    def _from_pool(self) -> list[Drawn]:
+        assert self._pool is not None
+        self._refill()
+        return self._pool.take()
 
     def mean_loss(self) -> float:
         mean = float(self._losses) / max(self._count, 1)
@@ -92,9 +114,8 @@ class Update:
 
     def loss(self) -> Tensor:
         """The mean loss of the next batch."""
-        drawn = self._draw()
+        drawn, negatives = self._take()
         states = execute(self._plan, self._method, [part.ids for part in drawn])
-        negatives = self._draw_negatives()
         losses = []
         for (_, terms), members in self._groups.items():
             state = self._method.stack([states[number] for number in members])
@@ -107,10 +128,27 @@ class Update:
                 losses.append(self._method.penalty(shape, part.ids, part.positives))
         return torch.stack(losses).sum() / sum(len(part.ids) for part in drawn)
 
-    def _draw_negatives(self) -> Tensor | None:
-        """Those of the update; None: all entities."""
-        count, device = self._objective.negatives, self._losses.device
-        return torch.randint(self._entities, (count,), device=device) if count else None
+    def rewind(self) -> None:
+        """Give back what was drawn ahead: the next update draws it once more, from the same random numbers."""
+        if self._ahead is not None and self._pool is None:  # whose batches were drawn long before
+            self._ahead.rewind()
+
+    def _take(self) -> tuple[Sequence[Drawn], Negatives | None]:
+        """The next batch, and what its positives are set against; None: all entities."""
+        if self._objective.over_all:
+            return self._draw(), None
+        if self._working is None:
+            return self._draw(), self._proposal.draw()
+        if self._ahead is not None:
+            filling = self._ahead.take()
+        else:
+            filling = self._filling()
+            self._working.fill(filling.ids, self._working.rows.read(filling.ids))
+        return filling.drawn, filling.negatives
+
+    def _filling(self) -> Filling:
+        assert self._working is not None
+        return self._working.renumbered(self._draw(), self._proposal.draw())
 
     def _loss_of(
         self,
@@ -119,10 +157,10 @@ class Update:
         excluded: Tensor,
         weights: Tensor,
         terms: LossTerms,
-        negatives: Tensor | None,
+        negatives: Negatives | None,
     ) -> Tensor:
         method = self._method
-        if self._objective.over_all:
+        if negatives is None:
             if hasattr(method, "factors"):
                 particles, table, bias = method.factors(state)
                 precise = getattr(method, "precise", False)
@@ -131,10 +169,12 @@ class Update:
         return negatives_loss(
             self._objective.kind,
             method.score(state, torch.stack([positives, excluded], 1)),
-            method.score(state, negatives),
+            method.score(state, negatives.entities),
             positives != excluded,
+            negatives.entities == positives[:, None],
             weights,
-            entities=self._entities,
+            stands_for=negatives.stands_for,
+            entities=self._proposal.entities,
             terms=terms,
         )
 
@@ -148,4 +188,6 @@ class Update:
             self._half.hand_over()
         nn.utils.clip_grad_norm_(self._parameters, self._clip)
         self._optimiser.step()
+        if self._working is not None:
+            self._working.give_back(self._rate)
         self._losses += loss.detach()

@@ -7,11 +7,15 @@ are one slice. Edges are sorted by head, relation, tail and cut into *rows*, one
 
 with R the number of directed relations. `matrix` is the same as a sparse matrix (rows, entities): a projection of many
 sets at once is one product with it.
+
+The matrix and the other tables that grow with the edges are for graphs that fit into memory. Of a `large` one nothing
+is copied: rows are found by bisection in the memory-mapped keys, their tails read where they lie, and what is asked of
+all rows is gathered block by block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,12 +28,18 @@ from scipy import sparse
 from query2particles.errors import UsageError
 from query2particles.graph.arrays import open_array, unreadable
 
-__all__ = ["Edges", "Ints"]
+__all__ = ["Edges", "Ints", "distinct_edges", "offset_kind", "sorted_edges"]
 
 Ints: TypeAlias = npt.NDArray[np.integer[Any]]
 
 _TABLE_CELLS = 1 << 26
 """Up to this many (entity, relation) cells, a table of 4-byte rows answers bulk look-ups; beyond, bisection does."""
+
+_LARGE = 1 << 28
+"""From this many edges on, nothing is built that grows with their number."""
+
+_BLOCK = 1 << 22
+"""So many rows are read at once where all are."""
 
 _BULK = 4_000
 """Fewer look-ups than this are not worth building the table for."""
@@ -58,27 +68,9 @@ class Edges:
     def of(heads: Ints, relations: Ints, tails: Ints, *, entity_count: int, relation_count: int) -> Edges:
         """The edges of these facts (one or more), relations as stored, 0 … relation_count − 1; repeats count once."""
         directed = 2 * relation_count
-        forward = relations.astype(np.int64) * 2
-        # numpy 1 multiplies a narrow array by a wide scalar into a narrow one: widen the array itself.
-        outward, inward = (ids.astype(np.int64) * directed for ids in (heads, tails))
-        keys = np.concatenate([outward + forward, inward + forward + 1])
-        ends = np.concatenate([tails, heads]).astype(np.int32)
-        if entity_count * entity_count * directed < 2**63:
-            packed = keys * entity_count
-            packed += ends
-            packed.sort()
-            packed = packed[np.concatenate([[True], packed[1:] != packed[:-1]])]
-            keys, ends = np.divmod(packed, entity_count)
-            ends = ends.astype(np.int32)
-        else:
-            order = np.lexsort((ends, keys))
-            keys, ends = keys[order], ends[order]
-            fresh = np.ones(len(keys), dtype=bool)
-            fresh[1:] = (keys[1:] != keys[:-1]) | (ends[1:] != ends[:-1])
-            keys, ends = keys[fresh], ends[fresh]
+        keys, ends = sorted_edges(heads, relations, tails, entity_count=entity_count, relation_count=relation_count)
         first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-        index = np.int32 if len(keys) < 2**31 else np.int64
-        offsets: Ints = np.append(first, len(keys)).astype(index)
+        offsets: Ints = np.append(first, len(keys)).astype(offset_kind(len(keys)))
         return Edges(entity_count, directed, keys[first], offsets, ends)
 
     def __len__(self) -> int:
@@ -92,6 +84,11 @@ class Edges:
     @property
     def facts(self) -> int:
         return len(self.tails) // 2
+
+    @property
+    def large(self) -> bool:
+        """Whether these edges are too many for tables of them."""
+        return len(self.tails) >= _LARGE
 
     def tails_of(self, entity: int, relation: int) -> npt.NDArray[np.int32]:
         """Every t with an edge (entity, relation, t), ascending."""
@@ -108,7 +105,15 @@ class Edges:
 
     def relations_of(self, entity: int) -> npt.NDArray[np.int64]:
         """The directed relations that leave `entity`, ascending."""
-        return self.keys[self.row_bounds[entity] : self.row_bounds[entity + 1]] % self.relations
+        first, after = self.row_range(np.array([entity]))
+        return self.keys[int(first[0]) : int(after[0])] % self.relations
+
+    def row_range(self, entities: Ints) -> tuple[Ints, Ints]:
+        """The first row of each entity, and the one after its last."""
+        if not self.large:
+            return self.row_bounds[entities], self.row_bounds[entities + 1]
+        starts = entities.astype(np.int64) * self.relations
+        return np.searchsorted(self.keys, starts), np.searchsorted(self.keys, starts + self.relations)
 
     def rows_of(self, entities: Ints, relations: Ints, repeats: Ints | None = None) -> Ints:
         """The row of each (entity, relation), `no_row` where there is none.
@@ -127,22 +132,65 @@ class Edges:
 
     def prepare(self, lookups: int) -> None:
         """Build what bulk look-ups need, once, rather than in each of several threads."""
-        _ = self.matrix, self.row_lengths
+        if not self.large:
+            _ = self.matrix, self.row_lengths
         if self._worth_a_table(lookups):
             _ = self._row_table
 
     def _worth_a_table(self, lookups: int) -> bool:
-        return lookups >= _BULK and self.entities * self.relations <= _TABLE_CELLS
+        return lookups >= _BULK and self.entities * self.relations <= _TABLE_CELLS and not self.large
 
     def lengths_of(self, entities: Ints, relations: Ints) -> Ints:
         """The number of tails of each (entity, relation)."""
-        return self.row_lengths[self.rows_of(entities, relations)]
+        return self.lengths_at(self.rows_of(entities, relations))
+
+    def lengths_at(self, rows: Ints) -> Ints:
+        """The number of tails of each of these rows, none for `no_row`."""
+        if not self.large:
+            return self.row_lengths[rows]
+        return self.offsets[np.minimum(rows + 1, self.no_row)] - self.offsets[rows]
+
+    def tails_at(self, rows: Ints) -> tuple[Ints, npt.NDArray[np.int32]]:
+        """The number of tails of each of these rows, and the tails of one row after another."""
+        lengths, firsts = self.lengths_at(rows).astype(np.int64), self.offsets[rows].astype(np.int64)
+        if np.any(lengths < (rows < self.no_row)) or np.any(firsts < 0) or np.any(firsts + lengths > len(self.tails)):
+            raise unreadable(self.folder, "the offsets are not ascending")
+        starts = firsts - (np.cumsum(lengths) - lengths)
+        places = np.repeat(starts, lengths)
+        places += np.arange(len(places))
+        tails = self.tails[places]
+        if len(tails) and (tails.min() < 0 or tails.max() >= self.entities):
+            raise unreadable(self.folder, f"a tail does not exist: there are {self.entities} entities")
+        return lengths, tails
+
+    def row_blocks(self) -> Iterator[tuple[npt.NDArray[np.int64], Ints]]:
+        """The keys and the lengths of all rows, block by block."""
+        for start in range(0, self.no_row, _BLOCK):
+            stop = min(start + _BLOCK, self.no_row)
+            yield self.keys[start:stop], np.diff(self.offsets[start : stop + 1])
 
     @cached_property
     def edges_by_relation(self) -> Ints:
         """(relations,): how many edges each directed relation has."""
-        lengths = np.bincount(self.keys % self.relations, weights=self.row_lengths[:-1], minlength=self.relations)
-        return lengths.astype(np.int64)
+        counts = np.zeros(self.relations, dtype=np.int64)
+        for keys, lengths in self.row_blocks():
+            np.add.at(counts, keys % self.relations, lengths)
+        return counts
+
+    @cached_property
+    def degrees(self) -> npt.NDArray[np.int64]:
+        """(entities,): how many edges leave each entity."""
+        counts = np.zeros(self.entities, dtype=np.int64)
+        for keys, lengths in self.row_blocks():
+            np.add.at(counts, keys // self.relations, lengths)
+        return counts
+
+    def heads_of(self, relation: int) -> npt.NDArray[np.int32]:
+        """The entities that a directed relation leaves, ascending. Of a large graph all keys are read for that."""
+        if not self.large:
+            return self.heads_by_relation[relation]
+        found = [keys[keys % self.relations == relation] // self.relations for keys, _ in self.row_blocks()]
+        return np.concatenate(found).astype(np.int32)
 
     @cached_property
     def row_bounds(self) -> npt.NDArray[np.int64]:
@@ -219,3 +267,39 @@ class Edges:
         if keys[0] < 0 or keys[-1] >= 2 * entity_count * relation_count:
             raise unreadable(folder, f"the keys of {level} are not heads and relations of this graph")
         return Edges(entity_count, 2 * relation_count, keys, offsets, tails, folder)
+
+
+def sorted_edges(
+    heads: Ints, relations: Ints, tails: Ints, *, entity_count: int, relation_count: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """The key and the tail of both edges of each of these facts, ascending, without repeats."""
+    forward = relations.astype(np.int64) * 2
+    # numpy 1 multiplies a narrow array by a wide scalar into a narrow one: widen the array itself.
+    outward, inward = (ids.astype(np.int64) * (2 * relation_count) for ids in (heads, tails))
+    keys = np.concatenate([outward + forward, inward + forward + 1])
+    return distinct_edges(keys, np.concatenate([tails, heads]).astype(np.int32), entity_count)
+
+
+def distinct_edges(
+    keys: npt.NDArray[np.int64], tails: npt.NDArray[np.int32], entity_count: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Edges (one or more) in ascending order of key and tail, each once."""
+    least = int(keys.min())
+    if (int(keys.max()) - least + 1) * entity_count < 2**63:  # then both fit one number
+        packed = (keys - least) * entity_count
+        packed += tails
+        packed.sort()
+        packed = packed[np.concatenate([[True], packed[1:] != packed[:-1]])]
+        keys, remainders = np.divmod(packed, entity_count)
+        keys += least
+        return keys, remainders.astype(np.int32)
+    order = np.lexsort((tails, keys))
+    keys, tails = keys[order], tails[order]
+    fresh = np.ones(len(keys), dtype=bool)
+    fresh[1:] = (keys[1:] != keys[:-1]) | (tails[1:] != tails[:-1])
+    return keys[fresh], tails[fresh]
+
+
+def offset_kind(edges: int) -> type[np.int32] | type[np.int64]:
+    """What the offsets of so many edges are stored as."""
+    return np.int32 if edges < 2**31 else np.int64

@@ -15,7 +15,7 @@ def graph_figures(graph: Graph) -> dict[str, Any]:
     """Counts, the facts of each relation, the entities with most facts, and what is said about the graph."""
     edges = graph.at("test")
     by_relation = edges.edges_by_relation[::2]
-    degrees = np.bincount(edges.keys // edges.relations, weights=edges.row_lengths[:-1], minlength=edges.entities)
+    degrees = edges.degrees
     busiest = np.argsort(-degrees, kind="stable")[:5].tolist()
     return {
         "name": graph.name,

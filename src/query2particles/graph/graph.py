@@ -113,22 +113,29 @@ class Graph:
 
     def save(self, folder: Path) -> None:
         """Write the graph as a folder; an older one there is replaced in one step."""
-        stored = [split for split in SPLITS if split == "train" or self.at(split) is not self.at(smaller(split))]
+        with new_folder(folder, replaces=is_graph_file) as partial:
+            self.entities.save(partial, "entities")
+            self.relations.save(partial, "relations")
+            for split in self._stored():
+                self.at(split).save(partial, split)
+            self.write_manifest(partial)
+
+    def write_manifest(self, folder: Path) -> None:
+        """Make a folder that holds the arrays of this graph its graph folder."""
         manifest = {
             "format": _FORMAT,
             "entities": len(self.entities),
             "relations": len(self.relations),
             "facts": self.facts(),
-            "levels": stored,
+            "levels": self._stored(),
             "fingerprint": self.fingerprint,
             "about": dict(self.about),
         }
-        with new_folder(folder, replaces=is_graph_file) as partial:
-            self.entities.save(partial, "entities")
-            self.relations.save(partial, "relations")
-            for split in stored:
-                self.at(split).save(partial, split)
-            (partial / _MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        (folder / _MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+    def _stored(self) -> list[Split]:
+        """The levels that add something to the one below."""
+        return [split for split in SPLITS if split == "train" or self.at(split) is not self.at(smaller(split))]
 
     @staticmethod
     def open(folder: Path) -> Graph:

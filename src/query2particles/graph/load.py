@@ -21,7 +21,16 @@ from query2particles.graph.readers import FORMATS, Format, Meter, format_of, kno
 from query2particles.graph.tables import FACT, LABEL, Column, TableReader, complaint
 from query2particles.graph.vocabulary import Vocabulary, local_name
 
-__all__ = ["ImportOptions", "import_graph"]
+__all__ = [
+    "ImportOptions",
+    "describe",
+    "import_graph",
+    "literal_labels",
+    "no_facts",
+    "source_files",
+    "source_labels",
+    "source_readers",
+]
 
 _SPLIT_STEMS: dict[str, Split] = {
     "train": "train",
@@ -102,48 +111,72 @@ def import_graph(
     files of a known format. `progress` is told how many bytes of how many are read.
     """
     options = options or ImportOptions()
-    files = _files(sources, options)
+    files = source_files(sources, options)
     meter = Meter(sum(path.stat().st_size for paths in files.values() for path in paths), progress)
-    readers = _readers(files, options, meter)
+    readers = source_readers(files, options, meter)
     table = FactTable.read(readers)
     meter.done = meter.total
     meter.tell()
     if not table.rows["train"]:
-        raise SourceError(files["train"][0], None, "no facts in it" + " nor in the others" * (len(files["train"]) > 1))
+        raise no_facts(files)
 
-    about: dict[str, Any] = {"name": legible(options.name or _name(sources[0]))}
-    if options.attribution is not None:
-        about["attribution"] = legible(options.attribution)
-    about["sources"] = [legible(path.name) for paths in files.values() for path in paths]
     if options.fractions is None:
-        table, about["unseen_dropped"] = table.seen_only() if options.unseen == "drop" else (table.all_seen(), 0)
+        table, dropped = table.seen_only() if options.unseen == "drop" else (table.all_seen(), 0)
         facts = {split: table.facts(split) for split in SPLITS}
+        splits: dict[str, Any] = {"unseen_dropped": dropped}
     else:
         facts, kept = draw_splits(
             table.facts("train"), len(table.entities), len(table.relations), options.fractions, options.seed
         )
-        about["split"] = {"fractions": list(options.fractions), "seed": options.seed, "kept_in_train": kept}
+        splits = {"split": {"fractions": list(options.fractions), "seed": options.seed, "kept_in_train": kept}}
 
     rdf = [reader for several in readers.values() for reader in several if isinstance(reader, RdfReader)]
-    labels = _labels(options.labels, rdf)
-    literals = {name: label for reader in rdf for name, label in reader.literal_labels.items()}
+    labels = source_labels(options.labels, rdf)
     graph = Graph.of(
-        Vocabulary.of(table.entities, _labelled(table.entities, {**literals, **labels})),
+        Vocabulary.of(table.entities, _labelled(table.entities, {**literal_labels(rdf), **labels})),
         Vocabulary.of(table.relations, _labelled(table.relations, labels)),
         facts,
     )
-    about["duplicates"] = sum(table.rows.values()) - graph.at("test").facts
+    splits["duplicates"] = sum(table.rows.values()) - graph.at("test").facts
+    unknown = len(labels.keys() - set(table.entities) - set(table.relations)) if labels else 0
+    return dataclasses.replace(graph, about=describe(sources, files, options, splits, rdf, unknown))
+
+
+def no_facts(files: Mapping[Split, Sequence[Path]]) -> SourceError:
+    """The error about training files in which there is nothing."""
+    return SourceError(files["train"][0], None, "no facts in it" + " nor in the others" * (len(files["train"]) > 1))
+
+
+def describe(
+    sources: Sequence[Path],
+    files: Mapping[Split, Sequence[Path]],
+    options: ImportOptions,
+    counts: Mapping[str, Any],
+    rdf: Sequence[RdfReader],
+    labels_unknown: int,
+) -> dict[str, Any]:
+    """What an import says about the graph: its name, where it comes from, and what was dropped on the way."""
+    about: dict[str, Any] = {"name": legible(options.name or _name(sources[0]))}
+    if options.attribution is not None:
+        about["attribution"] = legible(options.attribution)
+    about["sources"] = [legible(path.name) for paths in files.values() for path in paths]
+    about |= counts
     about["literals_dropped"] = sum(reader.literals_dropped for reader in rdf)
-    about["labels_unknown"] = len(labels.keys() - set(table.entities) - set(table.relations)) if labels else 0
+    about["labels_unknown"] = labels_unknown
     prefixes, clashes = _prefixes(rdf)
     if prefixes:
         about["prefixes"] = prefixes
     if clashes:
         about["prefix_clashes"] = clashes
-    return dataclasses.replace(graph, about=about)
+    return about
 
 
-def _files(sources: Sequence[Path], options: ImportOptions) -> dict[Split, list[Path]]:
+def literal_labels(rdf: Iterable[RdfReader]) -> dict[str, str]:
+    """The label of each literal that is kept as an entity."""
+    return {name: label for reader in rdf for name, label in reader.literal_labels.items()}
+
+
+def source_files(sources: Sequence[Path], options: ImportOptions) -> dict[Split, list[Path]]:
     """The files of each split, all there and all of a known format."""
     if not sources:
         raise UsageError("no source is given")
@@ -197,7 +230,7 @@ def _name(source: Path) -> str:
     return stem if stem.lower() not in _SPLIT_STEMS else source.parent.name
 
 
-def _readers(
+def source_readers(
     files: Mapping[Split, Sequence[Path]], options: ImportOptions, meter: Meter
 ) -> dict[Split, list[TableReader | ParquetReader | RdfReader]]:
     blank_nodes = BlankNodes()
@@ -215,7 +248,7 @@ def _readers(
     return {split: [reader(path) for path in paths] for split, paths in files.items()}
 
 
-def _labels(path: Path | None, rdf: Iterable[RdfReader]) -> dict[str, str]:
+def source_labels(path: Path | None, rdf: Iterable[RdfReader]) -> dict[str, str]:
     """The label of each name that has one; the label file goes before RDF, what comes first before what follows."""
     labels: dict[str, str] = {}
     if path is not None:

@@ -28,6 +28,11 @@ __all__ = ["Vocabulary", "local_name"]
 _SCAN = 200_000
 """Up to this many names are all compared when the nearest are asked for; beyond, only the sorted neighbourhood."""
 
+_CHECKED = 1 << 20
+"""Up to this many strings are all looked at for damage before the first is looked up."""
+
+_HASHED_AT_ONCE = 1 << 24
+
 
 @dataclass(frozen=True)
 class _Strings:
@@ -47,7 +52,10 @@ class _Strings:
         return _Strings(np.frombuffer(b"".join(encoded), dtype=np.uint8), offsets, order)
 
     def raw(self, index: int) -> bytes:
-        return self.block[self.offsets[index] : self.offsets[index + 1]].tobytes()
+        start, stop = int(self.offsets[index]), int(self.offsets[index + 1])
+        if not 0 <= start <= stop <= len(self.block):
+            raise unreadable(self.folder, f"string {index} is nowhere")
+        return self.block[start:stop].tobytes()
 
     def __getitem__(self, index: int) -> str:
         try:
@@ -56,39 +64,48 @@ class _Strings:
             raise unreadable(self.folder, f"string {index} is not UTF-8") from error
 
     @cached_property
-    def sorted_ids(self) -> npt.NDArray[np.int64]:
-        """`order`, known to be made of ids, and of strings that do not overlap."""
-        last = len(self.order) - 1
-        if np.any(self.offsets[1:] < self.offsets[:-1]) or np.any((self.order < 0) | (self.order > last)):
+    def _damaged(self) -> bool:
+        """Whether the order is not made of ids, or strings overlap. Where they are many, only what is read is."""
+        if len(self.order) > _CHECKED:
+            return False
+        return bool(np.any(self.offsets[1:] < self.offsets[:-1]) or np.any(self._no_ids(self.order)))
+
+    def _no_ids(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        return (ids < 0) | (ids >= len(self.order))
+
+    def sorted_ids(self, start: int, stop: int) -> list[int]:
+        """The ids of the strings from one place in sorted order to another."""
+        ids = self.order[max(0, start) : stop]
+        if self._damaged or self._no_ids(ids).any():
             raise unreadable(self.folder, "the order or the offsets of its strings are damaged")
-        return self.order
+        found: list[int] = ids.tolist()
+        return found
 
     def rank(self, key: bytes) -> int:
         """How many strings sort before `key`."""
-        order = self.sorted_ids
-        return bisect.bisect_left(range(len(order)), key, key=lambda at: self.raw(int(order[at])))
+        return bisect.bisect_left(range(len(self.order)), key, key=lambda at: self.raw(self.sorted_ids(at, at + 1)[0]))
 
     def around(self, key: bytes, reach: int) -> list[int]:
         """The ids of the strings that sort closest to `key`, `reach` on either side."""
         rank = self.rank(key)
-        found: list[int] = self.sorted_ids[max(0, rank - reach) : rank + reach].tolist()
-        return found
+        return self.sorted_ids(rank - reach, rank + reach)
 
     def starting_with(self, key: bytes, limit: int) -> list[int]:
         first = self.rank(key)
         found = []
-        for index in self.sorted_ids[first : first + limit].tolist():
+        for index in self.sorted_ids(first, first + limit):
             if not self.raw(index).startswith(key):
                 break
             found.append(index)
         return found
 
     def equal_to(self, key: bytes) -> list[int]:
-        found = []
-        for index in self.sorted_ids[self.rank(key) :]:
-            if self.raw(int(index)) != key:
+        found: list[int] = []
+        for at in range(self.rank(key), len(self.order)):
+            index = self.sorted_ids(at, at + 1)[0]
+            if self.raw(index) != key:
                 break
-            found.append(int(index))
+            found.append(index)
         return sorted(found)
 
 
@@ -127,8 +144,9 @@ class Vocabulary:
         """The id of a name."""
         key = name.encode(errors="surrogatepass")
         at = self._names.rank(key)
-        if at < len(self) and self._names.raw(found := int(self._names.sorted_ids[at])) == key:
-            return found
+        for found in self._names.sorted_ids(at, at + 1):
+            if self._names.raw(found) == key:
+                return found
         return None
 
     def find_label(self, label: str) -> list[int]:
@@ -161,8 +179,10 @@ class Vocabulary:
     @cached_property
     def fingerprint(self) -> str:
         """A SHA-256 of the names in the order of their ids."""
-        digest = hashlib.sha256(self._names.offsets.astype("<i8").tobytes())
-        digest.update(self._names.block.tobytes())
+        digest = hashlib.sha256()
+        for values, kind in ((self._names.offsets, "<i8"), (self._names.block, "u1")):
+            for start in range(0, len(values), _HASHED_AT_ONCE):
+                digest.update(values[start : start + _HASHED_AT_ONCE].astype(kind).tobytes())
         return digest.hexdigest()
 
     def save(self, folder: Path, kind: str) -> None:

@@ -18,6 +18,7 @@ __all__ = [
     "Matrices",
     "Norm",
     "Perceptron",
+    "activation_of",
     "attend",
     "attend_to_few",
     "norm_of",
@@ -55,6 +56,10 @@ def attend_to_few(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return mixed
 
 
+def activation_of(name: Activation) -> Callable[[Tensor], Tensor]:
+    return _ACTIVATIONS[name]
+
+
 def norm_of(dimension: int, norm: Norm) -> nn.Module:
     """A layer norm, with or without a learned scale and shift, or nothing."""
     return nn.Identity() if norm == "none" else nn.LayerNorm(dimension, elementwise_affine=norm == "learned")
@@ -86,7 +91,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, dimension: int, activation: Activation) -> None:
         super().__init__()
-        self.activation = _ACTIVATIONS[activation]
+        self.activation = activation_of(activation)
         self.inner = nn.Linear(dimension, dimension)
         self.outer = nn.Linear(dimension, dimension)
 

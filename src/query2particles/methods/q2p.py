@@ -27,7 +27,17 @@ from torch.nn import functional
 
 from query2particles.engine.method import width
 from query2particles.errors import UsageError
-from query2particles.methods.layers import Activation, Attention, Block, FeedForward, Matrices, Norm, attend, norm_of
+from query2particles.methods.layers import (
+    Activation,
+    Attention,
+    Block,
+    FeedForward,
+    Matrices,
+    Norm,
+    activation_of,
+    attend,
+    norm_of,
+)
 from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union
 
 __all__ = ["PRESETS", "Q2P", "Settings"]
@@ -61,10 +71,10 @@ class Settings:
     the gates of every hop but the first."""
     passes: int = 1
     """How often a complement goes through its block, and an intersection that has one (`keep`)."""
-    keep: Literal["summaries", "sample", "rows"] = "summaries"
-    """How an intersection comes from N·K particles to K: K summaries attend to all (`Summaries`); or all go through a
-    block, of which a random sample is kept (one for all queries of a call; evenly spaced when not training), or rows
-    0, N, 2N, …, as in the released code."""
+    keep: Literal["summaries", "means", "sample", "rows"] = "summaries"
+    """How an intersection comes from N·K particles to K: K summaries attend to all (`Summaries`); K weighted means of
+    them (`Means`); or all go through a block, of which a random sample is kept (one for all queries of a call; evenly
+    spaced when not training), or rows 0, N, 2N, …, as in the released code."""
     bias: bool = True
     """A learned bias for each entity."""
     entity_scale: float = 0.05
@@ -114,7 +124,9 @@ class Q2P(nn.Module):
         self.offsets = nn.Parameter(torch.randn(settings.particles, d) * settings.offset_scale)  # M
         self.bias = nn.Parameter(torch.zeros(entities)) if settings.bias else None
         self.projection = Projection(settings)
-        self.intersection = Summaries(settings) if settings.keep == "summaries" else _Passes(settings)
+        pooled = {"summaries": Summaries, "means": Means}
+        self._pooled = settings.keep in pooled
+        self.intersection: nn.Module = pooled.get(settings.keep, _Passes)(settings)
         self.complementation = _Passes(settings)
 
     def anchor(self, entities: Tensor) -> Tensor:
@@ -128,7 +140,7 @@ class Q2P(nn.Module):
     def intersect(self, branches: Sequence[Tensor]) -> Tensor:
         together = torch.cat(list(branches), 1)  # (n, w, d): w = N·K, more where a branch is a union
         p: Tensor = self.intersection(together)
-        if self.settings.keep != "summaries":
+        if not self._pooled:
             p = p[:, self._kept(p.shape[1], len(branches), p.device)]
         return p
 
@@ -225,6 +237,34 @@ class Summaries(nn.Module):
         k, v = self.particles(p).chunk(2, -1)
         a = self.norms[0](c + attend(self.context(c) + self.seeds, k, v))  # (n, K, d)
         result: Tensor = self.norms[1](a + self.feed_forward(a))
+        return result
+
+
+class Means(nn.Module):
+    """Another intersection: K means of all particles, in which every coordinate has weights of its own.
+
+        c = mean of all particles P      w_ki = softmax over i of U σ(V p_i + W c + s_k)      p'_k = LN(Σ_i w_ki ⊙ p_i)
+
+    What comes out lies among what came in, so that a later hop meets nothing that it does not know from chains.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        d = settings.dimension
+        self.dropout = nn.Dropout(settings.dropout)
+        self.seeds = nn.Parameter(torch.randn(settings.particles, d))  # S
+        self.particles = nn.Linear(d, d, bias=False)  # V
+        self.context = nn.Linear(d, d, bias=False)  # W
+        self.weights = nn.Linear(d, d, bias=False)  # U
+        self.activation = activation_of(settings.activation)
+        self.norm = norm_of(d, settings.norm)
+
+    def forward(self, p: Tensor) -> Tensor:
+        p = self.dropout(p)
+        c = p.mean(1, keepdim=True)  # (n, 1, d)
+        asked = self.context(c) + self.seeds  # (n, K, d)
+        inner = self.activation(self.particles(p)[:, None] + asked[:, :, None])  # (n, K, w, d)
+        result: Tensor = self.norm((self.weights(inner).softmax(2) * p[:, None]).sum(2))
         return result
 
 

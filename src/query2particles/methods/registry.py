@@ -61,10 +61,14 @@ class Entry:
         with torch.random.fork_rng(devices=()):
             return self.method(entities, 2, settings)
 
+    def entity_tables(self, settings: Any) -> dict[str, int]:
+        """Of what is trained, the parameters with a row for each entity, and how many numbers a row has."""
+        three, two = (dict(trainee_of(self.specimen(settings, many)).named_parameters()) for many in (3, 2))
+        return {name: one.numel() - two[name].numel() for name, one in three.items() if one.shape != two[name].shape}
+
     def numbers_per_entity(self, settings: Any) -> int:
         """How many parameters one more entity takes."""
-        three, two = (sum(one.numel() for one in self.specimen(settings, many).parameters()) for many in (3, 2))
-        return three - two
+        return sum(self.entity_tables(settings).values())
 
 
 METHODS: Mapping[str, Entry] = MappingProxyType(

@@ -19,6 +19,7 @@ from query2particles.errors import (
     Query2ParticlesError,
     QueryError,
     QuerySyntaxError,
+    ShardsLostError,
     UnknownNameError,
     UnsupportedError,
     UsageError,
@@ -43,6 +44,7 @@ CODES: Mapping[str, tuple[tuple[int, ...], str]] = {
     "wrong_type": ((415,), "the body is not application/json, or it is compressed"),
     "busy": ((429,), "too many questions or connections; come back after Retry-After seconds"),
     "internal": ((500,), "a defect of the server; its log has more under the same request id"),
+    "unavailable": ((503,), "processes that share a table are lost, with a part of the entities"),
     "not_ready": ((503,), "the server is ending; come back after Retry-After seconds"),
 }
 """Every code, the statuses that it comes with, and what it means."""
@@ -98,6 +100,8 @@ def encoded(document: Any) -> bytes:
 
 def problem_of(error: Query2ParticlesError) -> RequestError:
     """What a client is told of an error of the package; of a defect on our side it is told nothing."""
+    if isinstance(error, ShardsLostError):
+        return RequestError(503, "unavailable", str(error))
     code = next((code for kind, code in _KINDS if isinstance(error, kind)), None)
     if code is None:
         return internal()

@@ -21,6 +21,7 @@ from query2particles.graph.folders import ATLAS
 from query2particles.graph.graph import Split
 from query2particles.query.algebra import Query, depth, ground, shape_named, size
 from query2particles.query.syntax import Syntax, format_query
+from query2particles.searched import Searching
 from query2particles.serve.batching import Batcher
 from query2particles.serve.completion import Completion
 from query2particles.serve.limits import Limits
@@ -33,7 +34,14 @@ __all__ = ["Runs", "ServedRun", "Version", "named_sources"]
 
 _LOG = logging.getLogger(__name__)
 
-_FILES = ("config.json", "best.safetensors", "joined.json", "calibration.json")
+_FILES = (
+    "config.json",
+    "best.safetensors",
+    "joined.json",
+    "calibration.json",
+    "index/index.json",
+    "vectors/index/index.json",
+)
 """What makes a version of a run."""
 
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -56,8 +64,10 @@ class Version:
     examples: tuple[tuple[str, Syntax, str], ...]
 
     @staticmethod
-    def open(source: str, limits: Limits, *, graph: str | None, device: str, split: Split) -> Version:
-        reasoner = Reasoner.open(source, graph=graph, device=device, split=split)
+    def open(
+        source: str, limits: Limits, *, graph: str | None, device: str, split: Split, searching: Searching | None = None
+    ) -> Version:
+        reasoner = Reasoner.open(source, graph=graph, device=device, split=split, searching=searching)
         own = reasoner.graph
         version = own.fingerprint if reasoner.run is None else _digest(reasoner.run.folder)
         own.at(split).prepare(_MANY)
@@ -187,13 +197,14 @@ class Runs:
         graph: str | None = None,
         device: str = "cpu",
         split: Split = "test",
+        searching: Searching | None = None,
     ) -> None:
         # One thread answers all questions, batch after batch: it has the machine, and batches grow while it works.
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="answering")
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="aside")
 
         def opened(source: str) -> Version:
-            return Version.open(source, limits, graph=graph, device=device, split=split)
+            return Version.open(source, limits, graph=graph, device=device, split=split, searching=searching)
 
         self.served = {
             name: ServedRun(name, source, opened, limits=limits, metrics=metrics, worker=self._worker)

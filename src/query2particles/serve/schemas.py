@@ -133,6 +133,17 @@ class AnswerRow(Named):
     particle: int | None = Field(None, ge=0, description="Which particle found it.")
 
 
+class SearchInfo(Outgoing):
+    """How the best entities were found, where not all were scored at once."""
+
+    by: Literal["index", "blocks", "cluster"]
+    exact: bool = Field(description="Whether all entities were looked at.")
+    recall: Probability | None = Field(None, description="The share of the best that an index finds, as measured.")
+    recall_at: int | None = Field(None, ge=1, description="Of how many best.")
+    shards: int | None = Field(None, ge=1, description="How many processes share the entities.")
+    unasked: Probability | None = Field(None, description="The share of the entities that was lost with some of them.")
+
+
 class AnswerBody(Outgoing):
     question: str
     query: str = Field(description="The question in the path syntax, in canonical form.")
@@ -141,6 +152,7 @@ class AnswerBody(Outgoing):
     total: int = Field(ge=0, description="How many answers follow from stored facts.")
     answers: list[AnswerRow]
     warning: str | None = None
+    search: SearchInfo | None = None
 
 
 class AnswerResponse(AnswerBody):

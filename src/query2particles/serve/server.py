@@ -15,6 +15,7 @@ import uvicorn
 
 from query2particles.errors import UsageError
 from query2particles.graph.graph import Split
+from query2particles.searched import Searching
 from query2particles.serve.app import Service, create_app
 from query2particles.serve.limits import Limits
 from query2particles.serve.logs import configure_logs
@@ -66,6 +67,7 @@ def serve(
     graph: str | None = None,
     device: str = "cpu",
     split: Split = "test",
+    searching: Searching | None = None,
     log_level: str = "info",
     on_listening: Callable[[str], object] = lambda _: None,
 ) -> None:
@@ -74,7 +76,7 @@ def serve(
     check_binding(host, keys, insecure=insecure)
     configure_logs(log_level)
     metrics = Metrics()
-    runs = Runs(sources, limits=limits, metrics=metrics, graph=graph, device=device, split=split)
+    runs = Runs(sources, limits=limits, metrics=metrics, graph=graph, device=device, split=split, searching=searching)
     service = Service(runs, metrics, limits, Access.of(keys, host, hosts, origins))
     config = uvicorn.Config(
         create_app(service),

@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import combinations
 from itertools import count as counting
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -52,12 +53,15 @@ from query2particles.query.algebra import (
 )
 from query2particles.workload.labels import Labels, label, labels_between
 
-__all__ = ["Sample", "draw_queries", "sample_shape"]
+__all__ = ["Sample", "draw_answers", "draw_queries", "sample_shape"]
 
 _ROUND = 2048
 _WINDOW = 200_000
 _PATIENCE = 20_000_000
 """A shape is given up when, at the rate of new queries in the last window of draws, the rest would take this many."""
+
+Answers: TypeAlias = Callable[[np.random.Generator, int], Ints]
+"""Draws so many answers."""
 
 Hashes = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
@@ -148,7 +152,7 @@ def _draw(
     progress: Callable[[int], object] | None,
 ) -> tuple[_Round, int]:
     """Rounds until `count` different queries are found, or patience ends; and how many draws that took."""
-    entities = np.flatnonzero(np.diff(large.row_bounds))
+    answers = draw_answers(large)
     found: list[_Round] = []
     seen: set[int] = set()
     attempts = window_start = seen_before = 0
@@ -159,7 +163,7 @@ def _draw(
 
     def one_round(number: int) -> _Round:
         generator = np.random.default_rng([*key, number])
-        ids, hashes = draw_queries(shape, size_of(number), large, generator, entities)
+        ids, hashes = draw_queries(shape, size_of(number), large, generator, answers)
         parts = range(0, max(len(ids), 1), chunk_size(large))
         accepted = [
             _accepted(shape, ids[start : start + parts.step], hashes[start : start + parts.step], large, small, cap)
@@ -250,8 +254,26 @@ def _may_change(shape: Query, ids: Ints, large: Edges, small: Edges) -> tuple[Fl
             return gains, loses
 
 
+def draw_answers(edges: Edges) -> Answers:
+    """How answers are drawn: each entity with an edge is as likely."""
+    if not edges.large:
+        entities = np.flatnonzero(np.diff(edges.row_bounds))
+        return lambda generator, count: generator.choice(entities, size=count)
+
+    def drawn(generator: np.random.Generator, count: int) -> Ints:
+        """From all entities, and again in place of those without an edge; their list would grow with the graph."""
+        found = np.full(count, -1, dtype=np.int64)
+        while len(missing := np.flatnonzero(found < 0)):
+            tried = generator.integers(edges.entities, size=len(missing))
+            first, after = edges.row_range(tried)
+            found[missing[after > first]] = tried[after > first]
+        return found
+
+    return drawn
+
+
 def draw_queries(
-    shape: Query, count: int, edges: Edges, generator: np.random.Generator, entities: Ints
+    shape: Query, count: int, edges: Edges, generator: np.random.Generator, answers: Answers
 ) -> tuple[Ints, Hashes]:
     """Up to `count` groundings of a shape, and a hash of each.
 
@@ -281,7 +303,7 @@ def draw_queries(
                     combined = _mixed(combined * np.uint64(3) + branch)
                 return combined
 
-    hashes = fill(shape, generator.choice(entities, size=count), None)
+    hashes = fill(shape, answers(generator, count), None)
     return ids[sound], hashes[sound]
 
 
@@ -292,27 +314,35 @@ def _step_back(
 
     As inverses are stored, the relations that reach a target are the inverses of those that leave it.
     """
-    first, after = edges.row_bounds[targets], edges.row_bounds[targets + 1]
+    first, after = edges.row_range(targets)
     barred: Ints = np.full(len(targets), edges.no_row) if last is None else edges.rows_of(targets, last)
     choices = after - first - (barred < edges.no_row)
     sound &= choices > 0
     rows = first + (generator.random(len(targets)) * choices).astype(np.int64)
     rows += rows >= barred
     rows = np.minimum(rows, len(edges.keys) - 1)
-    within = (generator.random(len(targets)) * edges.row_lengths[rows]).astype(np.int64)
+    within = (generator.random(len(targets)) * edges.lengths_at(rows)).astype(np.int64)
     return edges.keys[rows] % edges.relations, edges.tails[edges.offsets[rows] + within]
 
 
 def _one_hop(large: Edges, small: Edges | None, count: int | None, cap: int, generator: np.random.Generator) -> Ints:
     """Every (head, relation) with 1 … cap answers among the split's own facts, or `count` of them."""
-    heads, relations = np.divmod(large.keys, large.relations)
-    new = large.row_lengths[:-1].astype(np.int64)
+    allowed = [_allowed_rows(keys, lengths, large, small, cap) for keys, lengths in large.row_blocks()]
+    total = sum(map(len, allowed))
+    if count is not None and count < total:
+        chosen = np.sort(generator.choice(total, size=count, replace=False))
+        ends = np.cumsum([len(keys) for keys in allowed])
+        parts = np.split(chosen, np.searchsorted(chosen, ends[:-1]))
+        allowed = [keys[part - (end - len(keys))] for keys, part, end in zip(allowed, parts, ends, strict=True)]
+    return np.stack(np.divmod(np.concatenate(allowed), large.relations), axis=1)
+
+
+def _allowed_rows(keys: Ints, lengths: Ints, large: Edges, small: Edges | None, cap: int) -> Ints:
+    """Of these rows, the keys of those with 1 … cap answers that the smaller level does not have."""
+    new = lengths.astype(np.int64)
     if small is not None:
-        new -= small.lengths_of(heads, relations)
-    allowed = np.flatnonzero((new > 0) & (new <= cap))
-    if count is not None and count < len(allowed):
-        allowed = np.sort(generator.choice(allowed, size=count, replace=False))
-    return np.stack([heads[allowed], relations[allowed]], axis=1)
+        new -= small.lengths_of(*np.divmod(keys, large.relations))
+    return keys[(new > 0) & (new <= cap)]
 
 
 def _mixed(values: Hashes) -> Hashes:

@@ -1,0 +1,75 @@
+"""A method whose entities are looked up where their rows lie: it answers like one that holds them all.
+
+Every call that needs entities reads their rows into the method of few entities that was trained on them, all entities
+block by block. Whatever the rows are stored as, scores are computed from float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from query2particles.engine.rows import Table, distinct
+
+__all__ = ["Looking"]
+
+_BLOCK = 1 << 16
+"""Entities whose rows are read at once."""
+
+
+class Looking(nn.Module):
+    """The operators of `method`, over all entities of `rows`; `state_dict` is that of a method that holds them all."""
+
+    def __init__(self, method: nn.Module, rows: Table) -> None:
+        super().__init__()
+        self.method, self._rows = method, rows
+
+    def __getattr__(self, name: str) -> Any:
+        """What needs no entities is the method's own; its factors would be those of few."""
+        if name in ("factors", "penalty"):
+            raise AttributeError(name)
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("method"), name)
+
+    def anchor(self, entities: Tensor) -> Any:
+        found = distinct(entities, self._rows.entities)
+        with self._standing_in(found.ids) as method:
+            return method.anchor(found.places)
+
+    def score(self, state: Any, entities: Tensor | None = None) -> Tensor:
+        if entities is None:
+            return torch.cat([self.score(state, block) for block in self._blocks()], 1)
+        found = distinct(entities.flatten(), self._rows.entities)
+        with self._standing_in(found.ids) as method:
+            scores: Tensor = method.score(state, found.places.view_as(entities))
+            return scores.float()
+
+    def state_dict(self, *arguments: Any, **options: Any) -> Mapping[str, Tensor]:  # type: ignore[override]
+        tables = {name: table[: self._rows.entities] for name, table in self._rows.tables.items()}
+        return {**self.method.state_dict(*arguments, **options), **tables}
+
+    def _blocks(self) -> Iterator[Tensor]:
+        for start in range(0, self._rows.entities, _BLOCK):
+            yield torch.arange(start, min(start + _BLOCK, self._rows.entities), device=self._device)
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.method.parameters()).device
+
+    @contextmanager
+    def _standing_in(self, ids: Tensor) -> Iterator[Any]:
+        """Inside, the method's tables are these rows."""
+        own = self.method._parameters
+        before = {name: own[name] for name in self._rows.tables}
+        try:
+            for name, rows in zip(before, self._rows.read(ids), strict=True):
+                own[name] = rows  # type: ignore[assignment]  # no parameter: nothing is trained here
+            yield self.method
+        finally:
+            own.update(before)

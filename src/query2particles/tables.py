@@ -1,0 +1,175 @@
+"""What a run does about the size of its graph: all entities at every update, or the rows of a batch, and where from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import nn
+
+from query2particles.config import Config, TableName, build
+from query2particles.engine.looking import Looking
+from query2particles.engine.rows import Table, WorkingSet, with_few_entities
+from query2particles.engine.stored import StoredTable
+from query2particles.errors import UsageError
+from query2particles.graph.graph import Graph
+from query2particles.methods.registry import METHODS, Model, trainee_of
+from query2particles.query.algebra import anchor_positions
+from query2particles.workload.stream import Part
+
+__all__ = ["Subject", "prepared_subject", "settled"]
+
+_LARGE = 200_000
+"""More entities than this are many: `auto` then trains by rows, against some of them."""
+
+_NEGATIVES = 4096
+"""Against so many."""
+
+_SHARE = 0.6
+"""What the tables may take of the memory that is free."""
+
+_BLOCK = 1 << 16
+"""Entities whose first rows are drawn at once. Another number would draw others."""
+
+_SEEDS_APART = 1 << 32
+"""Between those of two blocks: far more than anybody's seeds."""
+
+
+def settled(
+    config: Config, entities: int, device: torch.device, before: TableName | None = None
+) -> tuple[Config, list[str]]:
+    """The configuration with nothing left to `auto`, and what to say about it; `before` is the table of a save."""
+    training, entry = config.training, METHODS[config.method]
+    bytes_in_all = 4 * entities * entry.numbers_per_entity(config.model)
+    negatives, table, notes = training.negatives, training.table, []
+    by_rows = not hasattr(trainee_of(entry.specimen(config.model)), "attach")
+    if negatives == "auto":
+        negatives = _NEGATIVES if entities > _LARGE else 0
+        if negatives:
+            notes.append(
+                f"{entities:,} entities are many: answers are set against {negatives:,} random ones in every update "
+                "(negatives=0: against all)"
+            )
+    if table == "auto":
+        table = before or "whole"
+        if before is None and negatives and entities > _LARGE and by_rows:
+            table = _fitting(bytes_in_all, device, own=not entry.trains_another)
+            notes.append(
+                f"the entities' tables, {bytes_in_all / 2**30:.1f} GiB in float32, are trained by rows, "
+                f"{_WORDS[table]} (table={table}; docs/scale.md)"
+            )
+    if table != "whole":
+        if not negatives:
+            raise UsageError(f"table={table} trains the rows of a batch, not all: also set negatives, to 4096 or so")
+        if not by_rows:
+            raise UsageError(f"{config.method} looks at all entities at every step: leave table at auto or whole")
+        if table != "device" and entry.trains_another:
+            raise UsageError(
+                f"{config.method} answers on top of another method, which needs the whole table: set table=device, or "
+                "train what it answers on top of, and answer with --method"
+            )
+        if table == "bf16" and device.type == "cpu":
+            notes.append("bfloat16 saves memory on a CPU, too, but no time")
+    return replace(config, training=replace(training, negatives=negatives, table=table)), notes
+
+
+_WORDS = {"device": "on the device", "bf16": "in bfloat16 on the device", "host": "in a file, read as needed"}
+
+
+def _fitting(bytes_in_all: int, device: torch.device, *, own: bool) -> TableName:
+    """Where tables of so many bytes in float32 are kept; what answers on top of another needs them on the device."""
+    if device.type == "cuda":
+        free = _SHARE * torch.cuda.mem_get_info(device)[0]
+    else:
+        free = _SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    if bytes_in_all <= free or not own:
+        return "device"
+    return "bf16" if device.type == "cuda" and bytes_in_all / 2 <= free else "host"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is trained, and how it is asked in between."""
+
+    model: Model
+    """What is validated; `trained` is what of it is trained and saved."""
+    trained: Model
+    moved: Model
+    """What updates run on and the optimiser moves: the same, or one of few entities."""
+    rows: Table | None = None
+    working: WorkingSet | None = None
+
+    def dense(self) -> list[nn.Parameter]:
+        """The parameters of `moved` that the optimiser moves: rows are moved by themselves."""
+        by_rows = {id(one) for one in self.working.parameters} if self.working is not None else set()
+        return [one for one in self.moved.parameters() if id(one) not in by_rows]
+
+
+def prepared_subject(
+    config: Config,
+    graph: Graph,
+    device: torch.device,
+    parts: Sequence[Part],
+    generator: torch.Generator,
+    folder: Path | None = None,
+    *,
+    fresh: bool = True,
+) -> Subject:
+    """The untrained model of settled settings; first weights come from torch's own generator.
+
+    `folder` is where rows of the host are, or, `fresh`, will be.
+    """
+    training, entry = config.training, METHODS[config.method]
+    if training.table == "whole":
+        model = build(config, graph).to(device)
+        return Subject(model, trainee_of(model), trainee_of(model))
+    assert training.negatives != "auto", "settled settings are numbers"
+    places = sum(part.count * (2 + len(anchor_positions(part.shape))) for part in parts)
+    capacity, entities = places + training.negatives, len(graph.entities)
+    names = list(entry.entity_tables(config.model))
+    rows: Table
+    if training.table == "device":
+        model = build(config, graph).to(device)
+        trained = trainee_of(model)
+        tables = {}
+        for name in names:
+            own = getattr(trained, name).detach()
+            tables[name] = torch.cat([own, torch.zeros_like(own[:1])])
+            # What is validated and saved is what the rows are written to.
+            setattr(trained, name, nn.Parameter(tables[name][:entities]))
+        rows = Table(tables, decay=training.decay, generator=generator)
+        moved = with_few_entities(trained, names, capacity)
+    else:
+        relations = graph.at(training.split).relations
+        moved = cast(Model, entry.method(capacity, relations, config.model).to(device))
+        shapes = {name: getattr(moved, name).shape[1:] for name in names}
+        if training.table == "bf16":
+            tables = {
+                name: torch.zeros((entities + 1, *shape), dtype=torch.bfloat16, device=device)
+                for name, shape in shapes.items()
+            }
+            rows = Table(tables, decay=training.decay, generator=generator)
+        else:
+            if folder is None:
+                raise UsageError("table=host keeps rows in the folder of a run, and there is none here")
+            rows = StoredTable(folder, shapes, entities, decay=training.decay, fresh=fresh)
+        if fresh:
+            _draw_first_rows(rows, config, relations)
+        model = trained = cast(Model, Looking(moved, rows))
+    return Subject(model, trained, moved, rows, WorkingSet(moved, names, rows, [part.shape for part in parts]))
+
+
+def _draw_first_rows(rows: Table, config: Config, relations: int) -> None:
+    """As the method itself draws them, a block of entities at a time, each from a seed of its own."""
+    method, device = METHODS[config.method].method, rows.device
+    for number, start in enumerate(range(0, rows.entities, _BLOCK)):
+        count = min(_BLOCK, rows.entities - start)
+        with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.device(device):
+            torch.manual_seed(config.training.seed + (number + 1) * _SEEDS_APART)
+            drawn = method(count, relations, config.model)
+        for name, table in rows.tables.items():
+            table[start : start + count] = getattr(drawn, name).detach()
