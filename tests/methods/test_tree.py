@@ -189,3 +189,24 @@ def test_however_many_links_are_scored_at_once(
     monkeypatch.setattr(Tree, "_links_at_once", lambda _: most)
     monkeypatch.setattr(tree_module, "_JOINED_NUMBERS", {"cpu": most})
     np.testing.assert_allclose(scores_of(model, asked), alone, atol=1e-9)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("several", ["best", "any"])
+def test_a_gpu_finds_the_same(several: Literal["best", "any"]) -> None:
+    """With so many queries that products are put together from those of float16."""
+    model = tree(least=0.3).float()
+    model.settings = replace(model.settings, several=several)
+    ids = torch.randint(0, min(ENTITIES, 2 * STORED_RELATIONS), (400, 3), generator=torch.Generator().manual_seed(0))
+    found = []
+    for device in ("cpu", "cuda"):
+        model.to(device)
+        model.attach(EDGES)
+        entities, *relations = ids.to(device).T
+        with torch.no_grad():
+            state = model.anchor(entities)
+            for hop, relation in enumerate(relations):
+                state = model.project(state, relation, hop=hop)
+        found.append(state.cpu().exp())
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-5)
