@@ -13,6 +13,7 @@ from torch import Tensor
 
 from query2particles.engine import nearest as module
 from query2particles.engine.nearest import Best, best_of, nearest, product_blocks
+from query2particles.engine.products import float16_products
 from query2particles.engine.ranks import Factored, top_k
 from query2particles.errors import TrainingError
 from query2particles.methods.q2p import Q2P, Settings
@@ -264,6 +265,6 @@ def test_a_gpu_keeps_the_bound() -> None:
     particles, table = (part.sign() * (1 + 2.0**-11 + 2.0**-20) for part in (particles, table))
     e = module._Rounded.of(table, bias)
     p = module._Rounded.of(particles, particles.new_ones(particles.shape[:2]), dim=1)
-    coarse = module._coarse_products(p.vectors.flatten(0, 1), e.vectors).double()
+    coarse = float16_products(p.vectors.flatten(0, 1), e.vectors).double()
     right = p.vectors.flatten(0, 1).double() @ e.vectors.double().T
     assert float((coarse - right).abs().amax()) < 400 * 2.0**-22

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial, reduce
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -21,8 +22,10 @@ from formulas import (
     scores_of,
     with_random_weights,
 )
+from query2particles.engine import products
 from query2particles.errors import UsageError
 from query2particles.graph.edges import Edges
+from query2particles.methods import tree as tree_module
 from query2particles.methods.stored import StoredTails
 from query2particles.methods.tree import Settings, Tree
 from query2particles.methods.truth import NormName
@@ -158,3 +161,52 @@ def test_edges_of_another_graph_are_refused() -> None:
     for wrong in (Settings(certain=1.0), Settings(unseen=0.0)):
         with pytest.raises(UsageError, match="certain" if wrong.certain == 1 else "unseen"):
             Tree(ENTITIES, 2 * STORED_RELATIONS, wrong)
+
+
+def test_links_by_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where products of float32 are put together from others."""
+    model = tree().float()
+    model.settings = replace(model.settings, several="any")
+    several = random_queries(SHAPES["pi"], 20)
+    expected = scores_of(model, several)
+    monkeypatch.setattr(products, "_SPLIT_ON", {"cpu"})
+    monkeypatch.setattr(products, "_MANY_ROWS", 1)
+    found = scores_of(model, several)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    assert not np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("most", [1, 7, 10**6])
+@pytest.mark.parametrize("several", ["best", "any"])
+def test_however_many_links_are_scored_at_once(
+    several: Literal["best", "any"], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queries that follow more entities and less, each as if asked alone."""
+    model = tree(least=0.3)
+    model.settings = replace(model.settings, several=several)
+    asked = random_queries(SHAPES["3p"], 30)
+    alone = [scores_of(model, [query])[0] for query in asked]
+    monkeypatch.setattr(Tree, "_links_at_once", lambda _: most)
+    monkeypatch.setattr(tree_module, "_JOINED_NUMBERS", {"cpu": most})
+    np.testing.assert_allclose(scores_of(model, asked), alone, atol=1e-9)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("several", ["best", "any"])
+def test_a_gpu_finds_the_same(several: Literal["best", "any"]) -> None:
+    """With so many queries that products are put together from those of float16."""
+    model = tree(least=0.3).float()
+    model.settings = replace(model.settings, several=several)
+    ids = torch.randint(0, min(ENTITIES, 2 * STORED_RELATIONS), (400, 3), generator=torch.Generator().manual_seed(0))
+    found = []
+    for device in ("cpu", "cuda"):
+        model.to(device)
+        model.attach(EDGES)
+        entities, *relations = ids.to(device).T
+        with torch.no_grad():
+            state = model.anchor(entities)
+            for hop, relation in enumerate(relations):
+                state = model.project(state, relation, hop=hop)
+        found.append(state.cpu().exp())
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-5)

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from query2particles.engine.products import aligned, float16_products
 from query2particles.errors import TrainingError
 
 __all__ = ["Best", "best_of", "fitting", "nearest", "product_blocks", "refuse_nan", "select_best"]
@@ -154,7 +155,7 @@ class _Rounded(NamedTuple):
         wide = torch.cat([vectors, last[..., None]], -1)
         lengths = torch.linalg.vector_norm(wide, dim=-1)
         length = (lengths.amax() if dim is None else lengths.amax(dim, keepdim=True)[..., None]).clamp(min=_SHORTEST)
-        wide = functional.pad(wide.div_(length), (0, -wide.shape[-1] % 8))
+        wide = aligned(wide.div_(length))
         rounded = wide.half()
         lost = torch.linalg.vector_norm(wide.sub_(rounded), dim=-1)
         return _Rounded(rounded, length, lost.amax() if dim is None else lost.amax(dim))
@@ -166,7 +167,7 @@ def _probably_best(particles: Tensor, table: Tensor, bias: Tensor, e: _Rounded, 
     groups = len(table) // _COARSE_GROUP
     grouped = groups * _COARSE_GROUP
     p = _Rounded.of(particles, particles.new_ones(n, w), dim=1)
-    coarse = _coarse_products(p.vectors.flatten(0, 1), e.vectors[:grouped])  # (n·w, grouped)
+    coarse = float16_products(p.vectors.flatten(0, 1), e.vectors[:grouped])  # (n·w, grouped)
     # Entity j · groups + g is in group g: maxima then run along memory.
     coarse = coarse.view(n, w * _COARSE_GROUP, groups)
     few = _candidates(k)
@@ -189,13 +190,6 @@ def _probably_best(particles: Tensor, table: Tensor, bias: Tensor, e: _Rounded, 
 def _candidates(k: int) -> int:
     """So many groups are looked into, and so many entities scored again: the k-th is well above those beyond."""
     return 2 * k + 12
-
-
-def _coarse_products(p: Tensor, e: Tensor) -> Tensor:
-    """Of float16, in float32: every single product is exact there."""
-    if p.device.type == "cuda":
-        return torch.mm(p, e.T, out_dtype=torch.float32)
-    return p.float() @ e.float().T
 
 
 def _first_keys(scores: Tensor, start: int, k: int) -> tuple[Tensor, Tensor]:

@@ -118,8 +118,7 @@ class TreeSearch(Decomposition):
     def project(self, state: Tensor, relations: Tensor, *, hop: int = 0) -> Tensor:
         del hop
         width = self.beam if state.is_floating_point() else 1
-        row_bytes = width * len(self.links.entities) * self.links.entities.element_size()
-        rows = max(1, _BLOCK_BYTES["cuda" if state.is_cuda else "cpu"] // row_bytes)
+        rows = max(1, self._links_at_once() // width)
         blocks = zip(torch.split(state, rows), torch.split(relations, rows), strict=True)
         return torch.cat([self._projected(*block) for block in blocks])
 
@@ -159,6 +158,12 @@ class TreeSearch(Decomposition):
             return Assigned(query, v, float(self._truths(states[node])[0, v].exp()), link, tuple(inner))
 
         return assigned(query, plan.roots[0], entity)
+
+    def _links_at_once(self) -> int:
+        """Of how many entities the links with all others fit the memory set aside for them."""
+        table = self.links.entities
+        limit = _BLOCK_BYTES["cuda" if table.is_cuda else "cpu"]
+        return max(1, limit // (len(table) * table.element_size()))
 
     def _truths(self, state: Tensor) -> Tensor:
         """The whole set (n, N), of a single entity too."""

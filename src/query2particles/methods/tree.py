@@ -15,19 +15,26 @@ probabilities, and complements, which exclude what is likely, can be trusted.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from query2particles.engine.products import float32_products
+from query2particles.engine.ranks import Factored
 from query2particles.errors import UsageError
-from query2particles.graph.edges import Edges
+from query2particles.graph.edges import Edges, Ints
 from query2particles.methods.search import SearchSettings, TreeSearch
-from query2particles.methods.stored import StoredTails
+from query2particles.methods.stored import StoredTails, laid_out
 from query2particles.methods.truth import FALSE
 
 __all__ = ["Settings", "Tree"]
+
+_JOINED_NUMBERS = {"cpu": 1 << 18, "cuda": 1 << 31}
+"""How many truths are joined at once: on a CPU, what its caches hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,16 +74,28 @@ class Tree(TreeSearch):
         edges.check_fit(len(self.links.entities), len(self.links.relations))
         self.stored = StoredTails(edges).to(self.links.entities.device)
 
-    def _projected(self, state: Tensor, r: Tensor) -> Tensor:
-        """Link by link from what counts, of which some queries have much, most have little."""
+    def project(self, state: Tensor, relations: Tensor, *, hop: int = 0) -> Tensor:
+        """Link by link from what counts, of which some queries have much, most have little.
+
+        All links of many queries are scored at once, and those of queries that follow as many entities joined at once.
+        """
+        del hop
         u, x = super()._followed(state)
-        counts = self._counts(x)
-        query, place = counts.nonzero(as_tuple=True)
-        truths = self.norm.both(x[query, place][:, None], self._links_from(u[query, place], r[query]))
-        return torch.stack([self.joined(own) for own in torch.split(truths, counts.sum(1).tolist())])
+        followed = self._counts(x).sum(1).cpu().numpy()  # (n,): the first so many of each
+        order = np.argsort(followed, kind="stable")
+        found = self.links.entities.new_empty(len(state), len(self.links.entities))
+        for some in _blocks(followed[order], self._links_at_once()):
+            rows = torch.as_tensor(order[some], device=state.device)
+            within, place = laid_out(torch.as_tensor(followed[order[some]], device=state.device))
+            query = rows[within]
+            truths = self.norm.both(x[query, place][:, None], self._links_from(u[query, place], relations[query]))
+            found[rows] = torch.cat([self.joined(own.transpose(0, 1)) for own in _alike(truths, followed[order[some]])])
+        return found
 
     def joined(self, truths: Tensor) -> Tensor:
         """How true v is, of how true each of several u makes it, (k, …): (…)."""
+        if len(truths) == 1:
+            return truths[0]
         return self.norm.any_of(truths) if self.settings.several == "any" else truths.amax(0)
 
     def _followed(self, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -96,7 +115,28 @@ class Tree(TreeSearch):
             raise UsageError("the model does not know what is stored; call attach(edges) first")
         stored = self.stored.of(heads, relations)
         c = stored.counts.to(self.links.entities.dtype).clamp(min=self.settings.unseen)
-        scores = self.links.score(self.links.project(self.links.anchor(heads), relations))
-        p = (scores.log_softmax(-1) + c.log()[:, None]).clamp_(max=math.log(self.settings.certain))
+        state = self.links.project(self.links.anchor(heads), relations)
+        multiplied = isinstance(self.links, Factored)
+        scores = float32_products(state, self.links.entities) if multiplied else self.links.score(state)
+        p = scores.log_softmax(-1).add_(c.log()[:, None]).clamp_(max=math.log(self.settings.certain))
         p[stored.pairs, stored.tails] = 0.0
         return p
+
+
+def _blocks(sizes: Ints, most: int) -> Iterator[slice]:
+    """Places of sizes in a row that are no more than `most` together, or one that is."""
+    start = 0
+    while start < len(sizes):
+        stop = start + max(1, int(np.searchsorted(sizes[start:].cumsum(), most, side="right")))
+        yield slice(start, stop)
+        start = stop
+
+
+def _alike(truths: Tensor, sizes: Ints) -> Iterator[Tensor]:
+    """From the rows (k + k′ + …, N) of queries in the order of how many each has: (n, k, N) of n that have as many."""
+    limit = _JOINED_NUMBERS["cuda" if truths.is_cuda else "cpu"]
+    start = 0
+    for size, count in zip(*(part.tolist() for part in np.unique(sizes, return_counts=True)), strict=True):
+        own = truths[start : start + size * count].view(count, size, -1)
+        yield from torch.split(own, max(1, limit // own[0].numel()))
+        start += size * count
