@@ -175,7 +175,7 @@ def test_a_joined_run_is_guided_by_the_index_of_its_vectors(
     for reasoner in (Reasoner.open(joined.folder), Reasoner.open(joined.folder, searching=Searching("index"))):
         assert isinstance(reasoner.model, Guided)
         for method in ("best", "fast"):
-            found = reasoner.answer(Question("e1.r0", method=method)).search  # type: ignore[arg-type]
+            found = reasoner.answer(Question("e1.r0", method=method)).search
             assert found == fast
             assert found is not None
             assert found["by"] == "index"
