@@ -150,10 +150,41 @@ def test_an_index_measures_by_queries_of_a_folder_too(
     assert told["queries"] == 10
     assert told["entities"] == 80
     with pytest.raises(UsageError, match="inner products"):
-        call("index", _links(tmp_path, run.graph_folder, GRAPH))
+        call("index", _boxes(tmp_path, run.graph_folder, GRAPH))
 
 
-def _links(place: Path, graph_folder: str, graph: Graph) -> Path:
+def test_a_joined_run_is_guided_by_the_index_of_its_vectors(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from query2particles.cli import app
+    from query2particles.joined import join
+    from query2particles.methods.guided import Guided
+    from query2particles.methods.joint import Joint
+    from query2particles.train import validation_set
+
+    links = Run.create(tmp_path / "links", tiny("links"), GRAPH, run.graph_folder)
+    train(links, GRAPH)
+    joined, _ = join(tmp_path / "joined", run, links, GRAPH, validation_set(GRAPH, run.config.training))
+    app(["index", str(joined.folder), "--lists", "4", "--most-probes", "4", "--json"], standalone_mode=False)
+    assert (joined.folder / "vectors" / "index" / "index.json").is_file()
+    few = Reasoner.open(joined.folder)
+    assert isinstance(few.model, Joint)  # which scores all entities, as there are few
+    assert few.answer(Question("e1.r0", method="best")).search is None
+    fast = few.answer(Question("e1.r0", method="fast")).search
+    monkeypatch.setattr("query2particles.searched._MANY", 80)
+    for reasoner in (Reasoner.open(joined.folder), Reasoner.open(joined.folder, searching=Searching("index"))):
+        assert isinstance(reasoner.model, Guided)
+        for method in ("best", "fast"):
+            found = reasoner.answer(Question("e1.r0", method=method)).search
+            assert found == fast
+            assert found is not None
+            assert found["by"] == "index"
+    exact = Reasoner.open(joined.folder, searching=Searching("exact"))
+    assert isinstance(exact.model, Joint)
+    assert exact.answer(Question("e1.r0", method="fast")).search is None
+
+
+def _boxes(place: Path, graph_folder: str, graph: Graph) -> Path:
     """A run without a table: distances are no inner products."""
     own = Run.create(place / "boxes", tiny("q2b", "updates=1"), graph, graph_folder)
     train(own, graph)

@@ -257,6 +257,7 @@ class Reasoner:
                 raise UsageError(f"no run (q2p train makes one), and no graph either: {error}") from error
             from query2particles.calibration import read_calibration
             from query2particles.joined import Joined, open_run
+            from query2particles.methods.guided import Guided
             from query2particles.methods.joint import Joint
             from query2particles.searched import Searching, model_for, search_for
 
@@ -277,6 +278,11 @@ class Reasoner:
                 )
 
             model = model_for(run, own, device, searching)
+            if isinstance(run, Joined) and isinstance(model, Guided):
+                # The calibration is that of all parts together; what a search of few entities gives has none.
+                fast = reasoner(run.vectors, model.vectors, model.search)
+                unions = run.config.training.unions
+                return Reasoner(own, model=model, run=run, split=split, unions=unions, fast=fast)
             if isinstance(run, Joined) and isinstance(model, Joint):
                 vectors = model.vectors
                 return reasoner(
@@ -581,7 +587,8 @@ class Reasoner:
                 f"the question asks for what something is not: {total:,} of {len(self.graph.entities):,} entities "
                 "answer it. Intersect it with what the answers should be."
             )
-        search = None if self.search is None or method == "exact" else self.search.as_json()
+        by = self.search or getattr(self.model, "search", None)  # or what guides the model
+        search = None if by is None or method == "exact" else by.as_json()
         if search and search.get("unasked"):
             warnings.append(f"{100 * search['unasked']:.0f} % of the entities were not asked: who has them is lost")
         if method != "exact" and self.calibration is None:

@@ -11,7 +11,7 @@ blocks where its weights are too many to be loaded, and otherwise not at all, as
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -29,6 +29,8 @@ from query2particles.errors import UsageError
 from query2particles.graph.edges import Edges, Ints
 from query2particles.graph.graph import Graph
 from query2particles.index import FOLDER, is_indexed, open_index
+from query2particles.joined import GUIDED, Joined
+from query2particles.methods.guided import Guided
 from query2particles.methods.registry import Model
 from query2particles.query.algebra import Query
 from query2particles.query.rewrite import Unions
@@ -38,6 +40,9 @@ from query2particles.run import Run
 __all__ = ["By", "SearchedRanking", "Searching", "model_for", "rank_by_search", "search_for"]
 
 By: TypeAlias = Literal["auto", "index", "exact"]
+
+_MANY = 1_000_000
+"""Of so many entities, a joined run searches only what the index of its vectors proposes."""
 
 _LARGE = 1 << 30
 """Weights of so many bytes are left in their file, and scored in blocks."""
@@ -56,7 +61,17 @@ class Searching:
 
 
 def model_for(run: Run, graph: Graph, device: str, searching: Searching) -> Model:
-    """The model of a run; where it is to be searched and is large, with its weights left in their file."""
+    """The model of a run: where it is large, with its weights left in their file; of a joined run, one that is guided.
+
+    What guides it is the index of its vectors, if that is asked for, or if there are many entities.
+    """
+    indexed = isinstance(run, Joined) and device == "cpu" and is_indexed(run.vectors.folder)
+    if indexed and (searching.by == "index" or (searching.by == "auto" and len(graph.entities) >= _MANY)):
+        guided = run.answered_by(GUIDED).model(graph)
+        assert isinstance(run, Joined)
+        assert isinstance(guided, Guided)
+        guided.search = search_for(run.vectors, guided.vectors, Searching("index"))
+        return cast(Model, guided)
     if device == "cpu" and sum(path.stat().st_size for path in run.weight_files if path.exists()) >= _LARGE:
         return run.mapped_model(graph)
     return run.model(graph, device)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from formulas import ENTITIES, NORMS, STORED_RELATIONS, random_queries, scores_of, with_random_weights
 from query2particles.engine.scored import score_all
+from query2particles.engine.table import Table
 from query2particles.errors import UsageError
 from query2particles.graph.edges import Edges
 from query2particles.methods import q2p
@@ -126,3 +127,16 @@ def test_a_search_without_edges_is_refused() -> None:
     vectors, _ = parts()
     with pytest.raises(UsageError, match="attach"):
         Guided(vectors, Tree(ENTITIES, 2 * STORED_RELATIONS, Settings(dimension=3)), EDGES)
+
+
+@each_shape
+def test_a_search_proposes_what_the_table_does(name: str) -> None:
+    asked = random_queries(SHAPES[name], 5)
+    vectors, tree = parts()
+    guide = Guide(proposals=2, answers=1, stored=1, sample=0)
+    expected = scores_of(Guided(vectors, tree, EDGES, guide).eval(), asked)
+    found = scores_of(Guided(vectors, tree, EDGES, guide, Table.of(vectors)).eval(), asked)
+    proposed = expected > -5e3
+    assert proposed.any()
+    np.testing.assert_allclose(found[proposed], expected[proposed])
+    assert (found[~proposed] == -1e4).all()

@@ -13,7 +13,7 @@ several processes that each hold a part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
@@ -119,19 +119,16 @@ class Table:
     def best(self, particles: Tensor, k: int, excluded: Sets | None = None) -> Best:
         """By looking at every row."""
         with torch.inference_mode():
+            particles = particles.float()
             totals = torch.full((len(particles),), -torch.inf, dtype=torch.float64)
-
-            def blocks() -> Iterator[tuple[int, Tensor]]:
-                closed = _Closed.of(excluded, self.first)
-                for start in range(0, len(self), _BLOCK):
-                    scores = self.block(particles.float(), start)
-                    closed.take_out(scores, start)
-                    torch.logaddexp(totals, scores.logsumexp(1).double(), out=totals)
-                    yield self.first + start, scores
-
-            candidates, rough = best_of(blocks(), min(k + _SPARE, len(self)))
-            candidates = candidates.masked_fill(torch.isneginf(rough), -1)
-            return self.judged(particles, candidates.numpy(), k, totals.numpy())
+            candidates = _Candidates(len(particles), min(k + _SPARE, len(self)))
+            closed = _Closed.of(excluded, self.first)
+            for start in range(0, len(self), _BLOCK):
+                scores = self.block(particles, start)
+                closed.take_out(scores, start)
+                totals = torch.logaddexp(totals, scores.logsumexp(1).double())
+                candidates.see(scores, self.first + start)
+            return self.judged(particles, candidates.entities.numpy(), k, totals.numpy())
 
     def block(self, particles: Tensor, start: int) -> Tensor:
         """The scores (n, m) of a block of m entities, from the row `start` on, in float32."""
@@ -188,6 +185,27 @@ def merged(several: Sequence[Best], k: int) -> Best:
 def _first(entities: Ints, scores: Floats, k: int, log_totals: Floats) -> Best:
     order = np.lexsort((entities, -scores))[:, :k]
     return Best(np.take_along_axis(entities, order, 1), np.take_along_axis(scores, order, 1), log_totals)
+
+
+class _Candidates:
+    """The best of all blocks that were seen, in ascending order of their ids; of equal ones the first stay first."""
+
+    def __init__(self, rows: int, count: int) -> None:
+        self.entities = torch.full((rows, count), -1)
+        self._scores = torch.full((rows, count), -torch.inf)
+
+    def see(self, scores: Tensor, first: int) -> None:
+        """Take in the scores (n, m) of a block, whose ids begin at `first`."""
+        # Most blocks have nothing for most queries. What is no number is let through, and refused by `best_of`.
+        rows = torch.nonzero(~(scores.amax(1) <= self._scores[:, -1])).flatten()
+        if not len(rows):
+            return
+        count = self.entities.shape[1]
+        new, new_scores = best_of([(first, scores[rows])], count)
+        entities = torch.cat([self.entities[rows], new.masked_fill(torch.isneginf(new_scores), -1)], 1)
+        best = torch.cat([self._scores[rows], new_scores], 1).sort(dim=1, descending=True, stable=True)
+        self.entities[rows] = entities.gather(1, best.indices[:, :count])
+        self._scores[rows] = best.values[:, :count]
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,9 @@ other entities rank behind these, in the order of the vectors.
 
 A link's truth needs the sum Z of exp φ(u, r, ·) over all tails. Those that are stored make up most of it and are
 summed; a sample, the same for all, stands for the others.
+
+With a `search`, such as an index, proposals come from there, and no product with the whole table is made: what was not
+proposed then has no order of its own.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from torch import Tensor, nn
 
 from query2particles.engine.method import paired
 from query2particles.engine.ranks import all_scores
+from query2particles.engine.table import Search
 from query2particles.errors import UsageError
 from query2particles.graph.edges import Edges
 from query2particles.methods.stored import Stored, laid_out
@@ -97,11 +101,13 @@ class Guided(nn.Module):
 
     replayed: ClassVar[bool] = False
 
-    def __init__(self, vectors: Any, tree: Tree, edges: Edges, guide: Guide | None = None) -> None:
+    def __init__(
+        self, vectors: Any, tree: Tree, edges: Edges, guide: Guide | None = None, search: Search | None = None
+    ) -> None:
         super().__init__()
         if tree.stored is None:
             raise UsageError("the search does not know what is stored; call attach(edges) first")
-        self.vectors, self.tree, self.guide = vectors, tree, guide or Guide()
+        self.vectors, self.tree, self.guide, self.search = vectors, tree, guide or Guide(), search
         self.operators: frozenset[type[Query]] = frozenset(vectors.operators) & Tree.operators
         self.kind = paired(vectors.kind, _form)
         self._stored = tree.stored
@@ -140,7 +146,10 @@ class Guided(nn.Module):
     def score(self, state: GuidedState, entities: Tensor | None = None) -> Tensor:
         v = self._proposed(state, self.guide.answers)
         x = self._truths(state.made_of, v).clamp(min=_LEAST_TRUTH)
-        others = all_scores(self.vectors, state.vectors, self._entities).log_softmax(1) + _BEHIND
+        if self.search is None:
+            others = all_scores(self.vectors, state.vectors, self._entities).log_softmax(1) + _BEHIND
+        else:
+            others = x.new_full((len(x), self._entities), _BEHIND)
         scores = others.to(x.dtype).scatter(1, v, x)
         return scores if entities is None else scores.gather(1, entities.expand(len(scores), -1))
 
@@ -158,8 +167,13 @@ class Guided(nn.Module):
     def _proposed(self, state: GuidedState, count: int) -> Tensor:
         """The best entities of each particle, and stored ones, (n, ·); an entity may come more than once."""
         particles, table, bias = self.vectors.factors(state.vectors)
-        scores: Tensor = particles.float() @ table.float().T + bias  # (n, w, N)
-        best = scores.topk(min(count, scores.shape[-1]), dim=-1).indices.flatten(1)
+        if self.search is None:
+            scores: Tensor = particles.float() @ table.float().T + bias  # (n, w, N)
+            best = scores.topk(min(count, scores.shape[-1]), dim=-1).indices.flatten(1)
+        else:
+            each = particles.flatten(0, 1)[:, None]  # (n · w, 1, d)
+            found = self.search.best(each, min(count, self._entities)).entities
+            best = torch.as_tensor(found, device=particles.device).view(len(particles), -1)
         return torch.cat([best, *self._stored_in(state.made_of, best[:, :1])], 1) if self.guide.stored else best
 
     def _stored_in(self, made_of: Set, otherwise: Tensor) -> Iterator[Tensor]:
@@ -208,12 +222,20 @@ class Guided(nn.Module):
     def _known(self, k: int, stored: Stored, v: Tensor) -> Tensor:
         """Of k heads of each query, which of its entities v (n, m) are stored as tails: (n, k, m)."""
         n, m = v.shape
-        numbers = torch.arange(m, device=v.device).expand(n, m)
-        places = v.new_full((n, self._entities), -1).scatter(1, v, numbers)
-        place = places[stored.pairs // k, stored.tails]
+        ordered = v.sort(dim=1).values
+        rows = torch.arange(n, device=v.device)[:, None] * self._entities  # makes ids of different queries differ
+        keys = (ordered + rows).flatten()  # ascending
+
+        def place_of(wanted: Tensor) -> Tensor:
+            """The first place of each key, whether it is there or not."""
+            return torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
+
+        tails = stored.tails + stored.pairs // k * self._entities
+        place = place_of(tails)
+        there = keys[place] == tails
         found = torch.zeros(n * k, m, dtype=torch.bool, device=v.device)
-        found[stored.pairs[place >= 0], place[place >= 0]] = True
-        once = places.gather(1, v)  # an entity that comes more than once has one place
+        found[stored.pairs[there], place[there] % m] = True
+        once = place_of(v + rows) % m  # an entity that comes more than once has one place
         return found.view(n, k, m).gather(2, once[:, None].expand(n, k, m))
 
     def _log_totals(self, led: Tensor, stored: Stored) -> Tensor:
