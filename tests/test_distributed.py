@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -37,11 +36,8 @@ each_table = pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 
 
 def launched(count: int, *arguments: str | Path, restarts: int = 0) -> subprocess.Popen[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    together = (f"--nproc-per-node={count}", f"--max-restarts={restarts}", "--master-addr=127.0.0.1")
-    command = [sys.executable, "-m", "torch.distributed.run", *together, f"--master-port={port}"]
+    together = ("--standalone", f"--nproc-per-node={count}", f"--max-restarts={restarts}", "--local-addr=127.0.0.1")
+    command = [sys.executable, "-m", "torch.distributed.run", *together]
     return subprocess.Popen(
         [*command, "-m", "query2particles", "train", *map(str, arguments), "--device", "cpu"],
         stdout=subprocess.PIPE,
@@ -127,7 +123,7 @@ def test_a_worker_that_dies_costs_the_steps_since_the_last_checkpoint(tmp_path: 
         os.kill(children(process.pid)[-1], signal.SIGKILL)
         said, _ = process.communicate(timeout=240)
     assert process.returncode == 0, said
-    assert "Signal 9 (SIGKILL)" in said
+    assert "exitcode: -9" in said
     losses, _ = course(run)
     assert list(losses) == list(range(5, 61, 5)), "what was saved was not done again, and nothing is missing"
     expected, _ = course(alone(tmp_path / "alone", (*settings, "checkpoint_every=5"), updates=60))

@@ -66,7 +66,11 @@ class Group:
 
 def was_restarted() -> bool:
     """Whether torchrun has started this process in place of one that died."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return _restarts() > 0
+
+
+def _restarts() -> int:
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 @contextmanager
@@ -79,9 +83,13 @@ def processes(device: str) -> Iterator[tuple[Group | None, str]]:
     if device == "cuda":
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
         torch.cuda.set_device(device)
+    store, rank, _ = next(distributed.rendezvous("env://"))
+    # torchrun keeps its store when it starts processes anew, with the addresses of those that died in it.
+    own = distributed.PrefixStore(f"attempt {_restarts()}", store)
     # On CUDA gloo stays for what is not on a GPU: numbers that steps agree on.
-    distributed.init_process_group("cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo")
+    backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
+    distributed.init_process_group(backend, store=own, rank=rank, world_size=size)
     try:
-        yield Group(distributed.get_rank(), size), device
+        yield Group(rank, size), device
     finally:
         distributed.destroy_process_group()
