@@ -90,6 +90,16 @@ class Saved:
     """Of entities that are trained by rows."""
     table: TableName = "whole"
     """Where they are: the setting of that name."""
+    scored: Mapping[str, torch.nn.Parameter] | None = None
+    """Of a shard that moves as a whole, the rows as parameters."""
+    entities: int = 0
+    """How many there are in all, where these are shards."""
+
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """What the optimiser moves, by name."""
+        moved = {id(one) for group in self.optimiser.param_groups for one in group["params"]}
+        named = ((name.removeprefix("method."), one) for name, one in self.model.named_parameters())
+        return {**{name: one for name, one in named if id(one) in moved}, **(self.scored or {})}
 
     def weights(self) -> dict[str, Tensor]:
         """Those that a checkpoint holds."""
@@ -99,7 +109,8 @@ class Saved:
     def finite(self) -> bool:
         """Whether all weights are numbers."""
         # One number that is none makes none of their sum, which needs no memory.
-        return all(bool(one.sum(dtype=torch.float64).isfinite()) for one in self.model.state_dict().values())
+        here = [*self.model.parameters(), *([] if self.rows is None else self.rows.tables.values())]
+        return all(bool(one.sum(dtype=torch.float64).isfinite()) for one in here)
 
 
 @dataclass(frozen=True)
@@ -110,8 +121,8 @@ class Checkpoint:
     graph: str
     other: str
 
-    def save_weights(self, model: torch.nn.Module, state: State) -> None:
-        self._write(model.state_dict(), {"update": state.update, "validation": state.latest})
+    def save_weights(self, weights: Mapping[str, Tensor], state: State) -> None:
+        self._write(weights, {"update": state.update, "validation": state.latest})
 
     def load_weights(self, model: torch.nn.Module) -> None:
         tensors, _ = self._read()

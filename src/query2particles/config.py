@@ -95,6 +95,8 @@ class Training:
     """A folder of validation queries; empty: they are drawn from the graph's validation facts."""
     validate_every: int = 1000
     """Updates between two validations, each of which also saves."""
+    checkpoint_every: int = 0
+    """Updates between two saves, besides those of validations; 0: only those."""
     validation_queries: int = 300
     """Queries of each shape in a validation, at most."""
     patience: int = 0

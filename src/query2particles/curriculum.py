@@ -77,16 +77,16 @@ def training_stream(
     return Stream(on_device, parts, generator, cap=training.cap, subsampling=training.subsampling)
 
 
-def training_proposal(graph: Graph, training: Training, generator: torch.Generator) -> Proposal:
+def training_proposal(graph: Graph, training: Training, generator: torch.Generator, *, alone: bool = True) -> Proposal:
     """What positives are set against; `training` is settled.
 
-    Batches that are drawn ahead take all their random numbers from the stream's generator, so that they can be drawn
-    once more; others are captured with torch's own.
+    Of what is trained by rows, or by several processes, they come from the stream's generator: batches that are drawn
+    ahead can then be drawn once more, and all processes draw the same.
     """
     assert training.negatives != "auto", "settled settings are numbers"
     edges = graph.at(training.split)
     degrees = np.diff(edges.offsets[edges.row_bounds]) if training.negatives_by == "degree" else None
-    own = generator if training.table == "host" else None
+    own = None if training.table == "whole" and alone else generator
     return Proposal(edges.entities, training.negatives, generator.device, degrees=degrees, generator=own)
 
 

@@ -4,6 +4,7 @@
     best.safetensors     the weights with the best validation so far (the latest, where there is no validation)
     last.safetensors     the latest weights with the optimiser's state and the random states, to resume from
     trace.jsonl          what happened: one line for each report and each validation
+    last.shards/         the same of several processes that train together (`shared_checkpoint`)
     NAME.rows            the entities' tables, where they are trained in files (table=host), and what goes with them
     calibration.json     how scores become probabilities (`calibration`), with calibration.png, the picture of it
 
@@ -28,11 +29,13 @@ import torch
 from query2particles import __version__
 from query2particles.checkpoint import Checkpoint, Saved, State, quoted, unwritten
 from query2particles.config import Config, TableName, answered_by, build
+from query2particles.distributed import Group
 from query2particles.errors import GraphError, RunError, UsageError
 from query2particles.files import check_replaceable, new_file, write_json
 from query2particles.graph.folders import ATLAS, open_graph
 from query2particles.graph.graph import Graph
 from query2particles.methods.registry import METHODS, Model, trainee_of
+from query2particles.shared_checkpoint import SharedCheckpoint
 
 __all__ = ["CALIBRATION", "JOINED", "RELIABILITY", "Run", "Trace", "is_run_folder"]
 
@@ -44,7 +47,7 @@ CALIBRATION, RELIABILITY = "calibration.json", "calibration.png"
 JOINED = "joined.json"
 """In its place where the folder is one of runs that answer together (`joined`)."""
 
-_ROWS = ".rows"
+_ROWS, _SHARED = ".rows", "last.shards"
 _OWN = (_CONFIG, _BEST, _LAST, _TRACE, _LOCK, CALIBRATION, RELIABILITY)
 
 
@@ -125,12 +128,13 @@ class Run:
     @staticmethod
     def was_trained_in(folder: Path) -> bool:
         """Whether a folder holds what a training could be resumed from, and no mere copy of its result."""
-        return (folder / _LAST).is_file()
+        return (folder / _LAST).is_file() or (folder / _SHARED).is_dir()
 
-    def with_config(self, config: Config) -> Run:
-        """The same run with other settings, which are written down."""
+    def with_config(self, config: Config, *, written: bool = True) -> Run:
+        """The same run with other settings, which are written down (by one of several processes)."""
         run = replace(self, config=config)
-        run._write_config()
+        if written:
+            run._write_config()
         return run
 
     def answered_by(self, method: str, settings: Sequence[str] = ()) -> Run:
@@ -199,24 +203,46 @@ class Run:
 
     def saved(self) -> tuple[str, State] | None:
         """The kind of device of the last save, which alone continues it exactly, and its state; None without a save."""
-        return self._last.device_and_state() if self._last.path.exists() else None
+        last = self._latest()
+        return None if last is None else last.device_and_state()
 
-    def save_best(self, model: torch.nn.Module, state: State) -> None:
-        self._best.save_weights(model, state)
+    def _latest(self) -> Checkpoint | SharedCheckpoint | None:
+        """The last save: of one process, or of several; the later one where there are both."""
+        there: list[Checkpoint | SharedCheckpoint] = [one for one in (self._last, self._shared) if one.path.exists()]
+        return max(there, key=lambda one: one.device_and_state()[1].update, default=None)
 
-    def save_last(self, saved: Saved, state: State) -> None:
-        self._last.save_training(saved, state)
+    def save_best(self, model: torch.nn.Module, state: State, group: Group | None = None) -> None:
+        weights = model.state_dict()  # which several processes put together
+        if group is None or group.leads:
+            self._best.save_weights(weights, state)
+
+    def save_last(self, saved: Saved, state: State, group: Group | None = None) -> None:
+        if group is None:
+            self._last.save_training(saved, state)
+        else:
+            self._shared.save(saved, state, group)
 
     def saved_table(self) -> TableName | None:
         """Where the entities' tables were at the last save, for settings that leave it open; None without a save."""
-        return self._last.table() if self._last.path.exists() else None
+        last = self._latest()
+        return None if last is None else last.table()
 
-    def restore(self, saved: Saved) -> State:
+    def restore(self, saved: Saved, group: Group | None = None) -> State:
         """Bring all of it to where the last save left it; where nothing was saved, the start."""
-        return self._last.load_training(saved) if self._last.path.exists() else State()
+        last = self._latest()
+        if isinstance(last, SharedCheckpoint):
+            return last.load(saved, group)
+        if last is not None and group is not None:
+            raise RunError(
+                f"{self.folder} was last saved by one process: go on with one (q2p train --resume {self.folder}); what "
+                "several processes saved, any number can go on with"
+            )
+        return State() if last is None else last.load_training(saved)
 
     def remove(self, also: Collection[str] = ()) -> None:
         """Remove all files of the run, and others of these names; where anything else would be lost, nothing."""
+        if self._shared.path.exists():
+            raise UsageError(f"{self.folder} was trained by several processes: remove it by hand, or name another")
         check_replaceable(self.folder, lambda name: _is_own(name) or name in also or ".partial-" in name)
         with self.held():
             # What says that this is a run goes last: half a removal can be taken up again.
@@ -237,8 +263,14 @@ class Run:
             yield
 
     @contextlib.contextmanager
-    def trace(self, after: int = 0) -> Iterator[Trace]:
-        """The trace, to be continued after an update: lines of later ones, lost by a crash, are taken out first."""
+    def trace(self, after: int = 0, *, written: bool = True) -> Iterator[Trace]:
+        """The trace, to be continued after an update: lines of later ones, lost by a crash, are taken out first.
+
+        Only one of several processes has it `written`.
+        """
+        if not written:
+            yield Trace(self.folder, None)
+            return
         lines = [line for line in self.read_trace() if line["update"] <= after]
         with new_file(self.folder / _TRACE) as partial:
             partial.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
@@ -287,6 +319,10 @@ class Run:
         return Checkpoint(self.folder / _BEST, self.fingerprint, other=_LAST)
 
     @property
+    def _shared(self) -> SharedCheckpoint:
+        return SharedCheckpoint(self.folder / _SHARED, self.fingerprint)
+
+    @property
     def _last(self) -> Checkpoint:
         return Checkpoint(self.folder / _LAST, self.fingerprint, other=_BEST)
 
@@ -296,9 +332,12 @@ class Trace:
     """Where lines go, each at once."""
 
     folder: Path
-    file: io.RawIOBase
+    file: io.RawIOBase | None
+    """None: nowhere."""
 
     def write(self, **line: Any) -> None:
+        if self.file is None:
+            return
         data = json.dumps(line).encode() + b"\n"
         try:
             written = self.file.write(data)

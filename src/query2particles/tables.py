@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -12,8 +12,10 @@ import torch
 from torch import nn
 
 from query2particles.config import Config, TableName, build
+from query2particles.distributed import Group
 from query2particles.engine.looking import Looking
 from query2particles.engine.rows import Table, WorkingSet, with_few_entities
+from query2particles.engine.shards import ShardedLooking, Shards, share_of
 from query2particles.engine.stored import StoredTable
 from query2particles.errors import UsageError
 from query2particles.graph.graph import Graph
@@ -40,7 +42,7 @@ _SEEDS_APART = 1 << 32
 
 
 def settled(
-    config: Config, entities: int, device: torch.device, before: TableName | None = None
+    config: Config, entities: int, device: torch.device, before: TableName | None = None, *, processes: int = 1
 ) -> tuple[Config, list[str]]:
     """The configuration with nothing left to `auto`, and what to say about it; `before` is the table of a save."""
     training, entry = config.training, METHODS[config.method]
@@ -57,7 +59,7 @@ def settled(
     if table == "auto":
         table = before or "whole"
         if before is None and negatives and entities > _LARGE and by_rows:
-            table = _fitting(bytes_in_all, device, own=not entry.trains_another)
+            table = _fitting(bytes_in_all // processes, device, own=not entry.trains_another)
             notes.append(
                 f"the entities' tables, {bytes_in_all / 2**30:.1f} GiB in float32, are trained by rows, "
                 f"{_WORDS[table]} (table={table}; docs/scale.md)"
@@ -74,6 +76,14 @@ def settled(
             )
         if table == "bf16" and device.type == "cpu":
             notes.append("bfloat16 saves memory on a CPU, too, but no time")
+    if processes > 1:
+        if not by_rows or entry.trains_another or table == "host" or (training.loss, negatives) == ("margin", 0):
+            raise UsageError(
+                f"several processes cannot share this training ({config.method}, table={table}): they need a method "
+                "that looks up what it needs of the entities (not emql), and no other on top (train links), tables in "
+                "memory (not host), and, for the loss of margins, negatives"
+            )
+        notes.append(f"{processes} processes, each with {-(-entities // processes):,} of {entities:,} entities")
     return replace(config, training=replace(training, negatives=negatives, table=table)), notes
 
 
@@ -101,12 +111,17 @@ class Subject:
     moved: Model
     """What updates run on and the optimiser moves: the same, or one of few entities."""
     rows: Table | None = None
+    """Those that are here, of entities that are trained by rows or in shards."""
     working: WorkingSet | None = None
+    shards: Shards | None = None
+    scored: Mapping[str, nn.Parameter] | None = None
+    """Of a shard that moves as a whole, the rows as parameters."""
 
     def dense(self) -> list[nn.Parameter]:
         """The parameters of `moved` that the optimiser moves: rows are moved by themselves."""
         by_rows = {id(one) for one in self.working.parameters} if self.working is not None else set()
-        return [one for one in self.moved.parameters() if id(one) not in by_rows]
+        moved = [one for one in self.moved.parameters() if id(one) not in by_rows]
+        return [*(self.scored or {}).values(), *moved]
 
 
 def prepared_subject(
@@ -118,18 +133,20 @@ def prepared_subject(
     folder: Path | None = None,
     *,
     fresh: bool = True,
+    group: Group | None = None,
 ) -> Subject:
     """The untrained model of settled settings; first weights come from torch's own generator.
 
-    `folder` is where rows of the host are, or, `fresh`, will be.
+    `folder` is where rows of the host are, or, `fresh`, will be. Each process of a `group` has a shard.
     """
     training, entry = config.training, METHODS[config.method]
+    if group is not None:
+        return _sharded_subject(config, graph, device, parts, group)
     if training.table == "whole":
         model = build(config, graph).to(device)
         return Subject(model, trainee_of(model), trainee_of(model))
     assert training.negatives != "auto", "settled settings are numbers"
-    places = sum(part.count * (2 + len(anchor_positions(part.shape))) for part in parts)
-    capacity, entities = places + training.negatives, len(graph.entities)
+    capacity, entities = _capacity(parts) + training.negatives, len(graph.entities)
     names = list(entry.entity_tables(config.model))
     rows: Table
     if training.table == "device":
@@ -158,18 +175,69 @@ def prepared_subject(
                 raise UsageError("table=host keeps rows in the folder of a run, and there is none here")
             rows = StoredTable(folder, shapes, entities, decay=training.decay, fresh=fresh)
         if fresh:
-            _draw_first_rows(rows, config, relations)
+            _draw_first_rows(rows, config, relations, entities)
         model = trained = cast(Model, Looking(moved, rows))
     return Subject(model, trained, moved, rows, WorkingSet(moved, names, rows, [part.shape for part in parts]))
 
 
-def _draw_first_rows(rows: Table, config: Config, relations: int) -> None:
-    """As the method itself draws them, a block of entities at a time, each from a seed of its own."""
+def _sharded_subject(
+    config: Config, graph: Graph, device: torch.device, parts: Sequence[Part], group: Group
+) -> Subject:
+    """The shard of a process: as many rows as any other has, or fewer, in the last one."""
+    training, entry, entities = config.training, METHODS[config.method], len(graph.entities)
+    assert training.negatives != "auto", "settled settings are numbers"
+    names = list(entry.entity_tables(config.model))
+    each = share_of(entities, group.size)
+    start, stop = group.rank * each, min((group.rank + 1) * each, entities)
+    if stop <= start:
+        raise UsageError(f"{entities:,} entities are too few for {group.size} processes: start fewer")
+    shares = [replace(part, count=share_of(part.count, group.size)) for part in parts]
+    capacity = _capacity(shares) + training.negatives
+    relations = graph.at(training.split).relations
+    if training.table == "bf16":
+        moved = cast(Model, entry.method(capacity, relations, config.model).to(device))
+        tables = {
+            name: torch.zeros((stop - start + 1, *getattr(moved, name).shape[1:]), dtype=torch.bfloat16, device=device)
+            for name in names
+        }
+    else:  # the same first weights as those of one process
+        whole = build(config, graph)
+        moved = with_few_entities(whole, names, capacity).to(device)
+        tables = {}
+        for name in names:
+            own = getattr(whole, name).detach()[start:stop]
+            tables[name] = torch.cat([own, torch.zeros_like(own[:1])]).to(device)
+    rounding = torch.Generator(device).manual_seed(training.seed + group.rank)
+    rows = Table(tables, decay=training.decay, generator=rounding)
+    if training.table == "bf16":
+        _draw_first_rows(rows, config, relations, entities, start)
+    shards = Shards(rows, entities, group)
+    scored = None
+    if training.table == "whole":
+        scored = {name: nn.Parameter(table[:-1]) for name, table in tables.items()}
+    looking = cast(Model, ShardedLooking(moved, shards))
+    working = WorkingSet(moved, names, shards, [part.shape for part in parts])
+    return Subject(looking, looking, moved, rows, working, shards, scored)
+
+
+def _capacity(parts: Sequence[Part]) -> int:
+    """How many entities a batch names, at most, besides negatives."""
+    return sum(part.count * (2 + len(anchor_positions(part.shape))) for part in parts)
+
+
+def _draw_first_rows(rows: Table, config: Config, relations: int, entities: int, first: int = 0) -> None:
+    """As the method itself draws them, a block of entities at a time, each from a seed of its own.
+
+    The rows are those of the entities from `first` on.
+    """
     method, device = METHODS[config.method].method, rows.device
-    for number, start in enumerate(range(0, rows.entities, _BLOCK)):
-        count = min(_BLOCK, rows.entities - start)
+    for number, start in enumerate(range(0, entities, _BLOCK)):
+        stop = min(start + _BLOCK, entities)
+        low, high = max(start, first), min(stop, first + rows.entities)
+        if low >= high:
+            continue
         with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.device(device):
             torch.manual_seed(config.training.seed + (number + 1) * _SEEDS_APART)
-            drawn = method(count, relations, config.model)
+            drawn = method(stop - start, relations, config.model)
         for name, table in rows.tables.items():
-            table[start : start + count] = getattr(drawn, name).detach()
+            table[low - first : high - first] = getattr(drawn, name).detach()[low - start : high - start]

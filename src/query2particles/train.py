@@ -16,15 +16,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from query2particles.checkpoint import Saved
 from query2particles.config import Config, TableName, Training
 from query2particles.curriculum import doubts, rate_at, training_parts, training_proposal, training_stream
+from query2particles.distributed import Group
 from query2particles.endings import diverged, out_of_memory, stop_signals
 from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.loss import Objective
+from query2particles.engine.shards import ShardedUpdate
 from query2particles.engine.update import POOLED, Update
 from query2particles.errors import WorkloadError
 from query2particles.evaluate import evaluate
@@ -89,10 +92,15 @@ def train(
     *,
     device: torch.device | str = "cpu",
     validation: Labelled | None = None,
+    group: Group | None = None,
     on_progress: Callable[[Progress], object] = lambda _: None,
     on_note: Callable[[str], object] = lambda _: None,
 ) -> Trained:
-    """Train a run from its start, or from its last save, to its end; `on_note` hears what a person should know."""
+    """Train a run from its start, or from its last save, to its end; `on_note` hears what a person should know.
+
+    All processes of a `group` call it; the leading one writes and speaks.
+    """
+    leads = group is None or group.leads
     training, device = run.config.training, torch.device(device)
     run.check_facts(graph)
     begin = time.perf_counter()
@@ -100,7 +108,7 @@ def train(
         out_of_memory, "validation", validation_queries=training.validation_queries, batch=training.batch
     )
     with (
-        run.held(),
+        run.held() if leads else contextlib.nullcontext(),
         _own_random_numbers(training.seed, device),
         stop_signals() as stopping,
         out_of_memory("training", batch=training.batch),
@@ -110,9 +118,9 @@ def train(
             # until that is collected, it would count as memory of this one.
             gc.collect()
             torch.cuda.reset_peak_memory_stats(device)
-        prepared = prepare(run.config, graph, device, folder=run.folder, table=run.saved_table())
+        prepared = prepare(run.config, graph, device, folder=run.folder, table=run.saved_table(), group=group)
         update, saved = prepared.update, prepared.saved
-        state = run.restore(saved)
+        state = run.restore(saved, group)
         if not state.finished(training):
             if validation is None and not training.all_edges:
                 with in_validation():
@@ -127,16 +135,17 @@ def train(
         begin -= state.seconds
         batch = sum(part.count for part in prepared.parts)
         clock, since = time.perf_counter(), state.update
-        with run.trace(after=state.update) as trace:
+        with run.trace(after=state.update, written=leads) as trace:
             while not state.finished(training):
                 update(rate_at(state.update, training))
                 state.update += 1
                 validates = state.update % training.validate_every == 0 or state.update == training.updates
-                stops = stopping.signal is not None  # asked once: it may change at any moment
-                if not (validates or stops or state.update % _REPORT_EVERY[device.type] == 0):
+                stops = _any(group, stopping.signal is not None)  # asked once: it may change at any moment
+                saves = validates or stops or _is_due(state.update, training.checkpoint_every)
+                if not (saves or state.update % _REPORT_EVERY[device.type] == 0):
                     continue
                 loss = update.mean_loss()
-                if not math.isfinite(loss) or ((validates or stops) and not saved.finite()):
+                if not math.isfinite(loss) or (saves and _any(group, not saved.finite())):
                     raise diverged(run, state)
                 speed = batch * (state.update - since) / (time.perf_counter() - clock)
                 report = {"loss": round(loss, 6), "queries_per_second": round(speed), **_spent(begin, device)}
@@ -151,13 +160,14 @@ def train(
                     else:
                         better, state.best_update = True, state.update
                     if better:
-                        run.save_best(saved.model, state)
-                if validates or stops:
+                        run.save_best(saved.model, state, group)
+                if saves:
                     state.seconds = time.perf_counter() - begin
                     update.rewind()
-                    run.save_last(saved, state)
+                    run.save_last(saved, state, group)
                 mrr = state.latest["all"] if state.latest else None
-                on_progress(Progress(state.update, training.updates, loss, speed, mrr, found))
+                if leads:
+                    on_progress(Progress(state.update, training.updates, loss, speed, mrr, found))
                 clock, since = time.perf_counter(), state.update
                 if stops:
                     break
@@ -189,7 +199,8 @@ class Prepared:
     def saved(self) -> Saved:
         """What a checkpoint keeps."""
         subject, table = self.subject, self.config.training.table
-        return Saved(subject.trained, self.optimiser, self.generator, subject.rows, table)
+        entities = 0 if subject.shards is None else subject.shards.entities
+        return Saved(subject.trained, self.optimiser, self.generator, subject.rows, table, subject.scored, entities)
 
 
 def prepare(
@@ -199,31 +210,36 @@ def prepare(
     *,
     folder: Path | None = None,
     table: TableName | None = None,
+    group: Group | None = None,
 ) -> Prepared:
     """All that the first update needs; the model draws its first weights from torch's own generator.
 
-    `table` is what a save was made with, if there is one, and `folder` where rows of the host are.
+    `table` is what a save was made with, if there is one, and `folder` where rows of the host are. Each process of a
+    `group` has a shard of the entities, and a share of every batch.
     """
-    config, notes = settled(config, len(graph.entities), device, table)
+    if group is None:
+        config, notes = settled(config, len(graph.entities), device, table)
+    else:
+        config, notes = group.told(settled(config, len(graph.entities), device, table, processes=group.size))
     training = config.training
     generator = torch.Generator(device).manual_seed(training.seed)
     parts, terms = training_parts(training)
-    subject = prepared_subject(config, graph, device, parts, generator, folder, fresh=table is None)
+    subject = prepared_subject(config, graph, device, parts, generator, folder, fresh=table is None, group=group)
     optimiser = _optimiser(subject, training, device)
     stream = training_stream(graph, training, parts, generator, batches=POOLED if device.type == "cuda" else 1)
-    proposal = training_proposal(graph, training, generator)
-    update = Update(
-        subject.moved,
-        optimiser,
-        stream,
-        [part.shape for part in parts],
-        terms,
-        objective=Objective(training.loss, proposal.count),
-        proposal=proposal,
-        clip=training.clip,
-        generator=generator,
-        working=subject.working,
-        ahead=training.table == "host",
+    proposal = training_proposal(graph, training, generator, alone=group is None)
+    what = subject.moved, optimiser, stream, [part.shape for part in parts], terms
+    how: dict[str, Any] = {
+        "objective": Objective(training.loss, proposal.count),
+        "proposal": proposal,
+        "clip": training.clip,
+        "generator": generator,
+        "working": subject.working,
+    }
+    update = (
+        Update(*what, **how, table=subject.rows, ahead=training.table == "host")
+        if subject.shards is None
+        else ShardedUpdate(*what, **how, shards=subject.shards, scored=subject.scored)
     )
     return Prepared(config, notes, subject, optimiser, generator, parts, update)
 
@@ -261,7 +277,7 @@ def _doubts_of_validation(graph: Graph, training: Training, *, validated: bool) 
 
 def _optimiser(subject: Subject, training: Training, device: torch.device) -> torch.optim.AdamW:
     """AdamW; the tables of a method (its own parameters) decay, its operators (the parameters of its parts) do not."""
-    own = {id(table) for table in subject.moved.parameters(recurse=False)}
+    own = {id(one) for one in (*subject.moved.parameters(recurse=False), *(subject.scored or {}).values())}
     moved = subject.dense()
     tables, operators = ([one for one in moved if (id(one) in own) == of_its_own] for of_its_own in (True, False))
     groups = [{"params": tables, "weight_decay": training.decay}, {"params": operators, "weight_decay": 0.0}]
@@ -270,6 +286,15 @@ def _optimiser(subject: Subject, training: Training, device: torch.device) -> to
         return torch.optim.AdamW(groups, lr=training.rate, fused=True)
     rate = torch.tensor(training.rate, device=device)  # a captured update reads it anew each time
     return torch.optim.AdamW(groups, lr=rate, fused=True, capturable=True)
+
+
+def _is_due(update: int, every: int) -> bool:
+    return every > 0 and update % every == 0
+
+
+def _any(group: Group | None, here: bool) -> bool:
+    """Whether it is so here, or with any process of the group."""
+    return here if group is None else bool(group.largest(torch.tensor(float(here))))
 
 
 def _spent(begin: float, device: torch.device) -> dict[str, float]:

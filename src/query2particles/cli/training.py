@@ -14,6 +14,7 @@ from query2particles.cli.root import Json, Stopped, app
 from query2particles.errors import UsageError, WorkloadError
 
 if TYPE_CHECKING:
+    from query2particles.distributed import Group
     from query2particles.graph.graph import Graph
     from query2particles.run import Run
     from query2particles.train import Progress, Trained
@@ -83,9 +84,10 @@ def train(
 ) -> None:
     """Train a model on a graph, or resume a training. Ctrl-C and SIGTERM save, and say how to go on."""
     from query2particles.config import configured
+    from query2particles.distributed import processes, was_restarted
     from query2particles.graph.folders import open_graph
     from query2particles.presets import preset as preset_named
-    from query2particles.run import Run
+    from query2particles.run import Run, is_run_folder
     from query2particles.show import note, print_json, print_trained
 
     if method == "best":
@@ -117,22 +119,40 @@ def train(
     if resume is not None:
         if given := [name for name, value in chosen.items() if value is not None]:
             raise UsageError(f"--resume takes everything from the run itself; leave out {', '.join(given)}")
-        run, opened, where = _resumed(resume, graph, settings or (), device)
-    else:
-        if graph is None or out is None:
-            raise UsageError("name a GRAPH and the run folder to make (--out RUN), or a run to go on with (--resume)")
-        options = {"seed": seed, "unions": unions, "all_edges": all_edges or None}
-        spelled = [f"{key}={value}" for key, value in options.items() if value is not None]
-        start = preset_named(method or "q2p", preset or "default")
-        configuration = configured(start, config, [*(settings or ()), *spelled])
-        opened, where = open_graph(graph), device_named(device)
-        run = Run.create(out, configuration, opened, graph)
-        as_large = configuration.model.dimension == start.model.dimension and start.preset != "small"
-        if where == "cpu" and as_large and configuration.training.updates >= start.training.updates:
-            note(
-                f"note: the preset {start.preset} is made for a GPU; on a CPU, --preset small takes minutes, not hours"
-            )
-    trained = train_watched(run, opened, where, writer)
+    elif graph is None or out is None:
+        raise UsageError("name a GRAPH and the run folder to make (--out RUN), or a run to go on with (--resume)")
+    with processes(device_named(device)) as (group, own_device):
+        leads = group is None or group.leads
+        if resume is None and out is not None and was_restarted() and is_run_folder(out):
+            resume, settings = out, None  # the same command, of a process in place of one that died
+        if resume is not None:
+            run, opened, where = _resumed(resume, graph, settings or (), device, writes=leads)
+        else:
+            assert graph is not None
+            assert out is not None
+            options = {"seed": seed, "unions": unions, "all_edges": all_edges or None}
+            spelled = [f"{key}={value}" for key, value in options.items() if value is not None]
+            start = preset_named(method or "q2p", preset or "default")
+            configuration = configured(start, config, [*(settings or ()), *spelled])
+            opened, where = open_graph(graph), own_device
+            if leads:
+                run = Run.create(out, configuration, opened, graph)
+            if group is not None:
+                group.wait()
+                run = Run.open(out)
+            as_large = configuration.model.dimension == start.model.dimension and start.preset != "small"
+            if leads and where == "cpu" and as_large and configuration.training.updates >= start.training.updates:
+                note(
+                    f"note: the preset {start.preset} is made for a GPU; on a CPU, --preset small takes minutes, "
+                    "not hours"
+                )
+        if group is not None:
+            where = own_device
+        trained = train_watched(run, opened, where, writer, group)
+    if not leads:
+        if trained.signal is not None:
+            raise Stopped(trained.signal)
+        return
     if json:
         print_json(_trained_json(run, trained))
     else:
@@ -150,18 +170,25 @@ def train(
 
 
 def train_watched(
-    run: Run, graph: Graph, device: str, writer: Callable[[Path], Callable[[Progress], None]] | None = None
+    run: Run,
+    graph: Graph,
+    device: str,
+    writer: Callable[[Path], Callable[[Progress], None]] | None = None,
+    group: Group | None = None,
 ) -> Trained:
-    """Train it to its end, or to a signal, with a bar."""
+    """Train it to its end, or to a signal, with a bar, which one of several processes shows."""
     from query2particles.show import note, progress_training
     from query2particles.train import train as train_run
 
+    if group is not None and not group.leads:
+        return train_run(run, graph, device=device, group=group)
     with progress_training(run.config.training.updates) as show:
         reports = [show, writer(run.folder)] if writer else [show]
         return train_run(
             run,
             graph,
             device=device,
+            group=group,
             on_progress=lambda progress: [report(progress) for report in reports],
             on_note=lambda words: note(f"note: {words}"),
         )
@@ -178,8 +205,10 @@ def calibrate_where_possible(run: Run, graph: Graph, device: str) -> None:
         note(f"note: answers of this run will carry no probabilities: {error}")
 
 
-def _resumed(folder: Path, graph: str | None, settings: Sequence[str], device: DeviceName) -> tuple[Run, Graph, str]:
-    """A run to go on with, its graph, and the device."""
+def _resumed(
+    folder: Path, graph: str | None, settings: Sequence[str], device: DeviceName, *, writes: bool
+) -> tuple[Run, Graph, str]:
+    """A run to go on with, its graph, and the device; one of several processes `writes` new settings down."""
     from query2particles.config import extended
     from query2particles.run import Run
     from query2particles.show import note
@@ -194,7 +223,9 @@ def _resumed(folder: Path, graph: str | None, settings: Sequence[str], device: D
         where = "cpu"
     else:
         where = _device_to_resume_on(folder, saved[0], device)
-    return run if config == run.config else run.with_config(config), opened, where
+    if config != run.config:
+        run = run.with_config(config, written=writes)
+    return run, opened, where
 
 
 def _device_to_resume_on(folder: Path, before: str, device: DeviceName) -> str:

@@ -7,24 +7,49 @@ block by block. Whatever the rows are stored as, scores are computed from float3
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from query2particles.engine.rows import Table, distinct
+from query2particles.engine.rows import Rows, distinct
 
-__all__ = ["Looking"]
+__all__ = ["Held", "Looking", "standing_in"]
 
 _BLOCK = 1 << 16
 """Entities whose rows are read at once."""
 
 
+class Held(Rows, Protocol):
+    """Rows that know their tables."""
+
+    @property
+    def tables(self) -> Mapping[str, Tensor]:
+        """By name, those that are here."""
+        ...
+
+    def whole_tables(self) -> Mapping[str, Tensor]:
+        """By name, with a row for each entity."""
+        ...
+
+
+@contextmanager
+def standing_in(method: Any, tables: Mapping[str, Tensor]) -> Iterator[Any]:
+    """Inside, these are the method's tables."""
+    own = method._parameters
+    before = {name: own[name] for name in tables}
+    try:
+        own.update(tables)
+        yield method
+    finally:
+        own.update(before)
+
+
 class Looking(nn.Module):
     """The operators of `method`, over all entities of `rows`; `state_dict` is that of a method that holds them all."""
 
-    def __init__(self, method: nn.Module, rows: Table) -> None:
+    def __init__(self, method: nn.Module, rows: Held) -> None:
         super().__init__()
         self.method, self._rows = method, rows
 
@@ -51,8 +76,7 @@ class Looking(nn.Module):
             return scores.float()
 
     def state_dict(self, *arguments: Any, **options: Any) -> Mapping[str, Tensor]:  # type: ignore[override]
-        tables = {name: table[: self._rows.entities] for name, table in self._rows.tables.items()}
-        return {**self.method.state_dict(*arguments, **options), **tables}
+        return {**self.method.state_dict(*arguments, **options), **self._rows.whole_tables()}
 
     def _blocks(self) -> Iterator[Tensor]:
         for start in range(0, self._rows.entities, _BLOCK):
@@ -62,14 +86,6 @@ class Looking(nn.Module):
     def _device(self) -> torch.device:
         return next(self.method.parameters()).device
 
-    @contextmanager
-    def _standing_in(self, ids: Tensor) -> Iterator[Any]:
+    def _standing_in(self, ids: Tensor) -> AbstractContextManager[Any]:
         """Inside, the method's tables are these rows."""
-        own = self.method._parameters
-        before = {name: own[name] for name in self._rows.tables}
-        try:
-            for name, rows in zip(before, self._rows.read(ids), strict=True):
-                own[name] = rows  # type: ignore[assignment]  # no parameter: nothing is trained here
-            yield self.method
-        finally:
-            own.update(before)
+        return standing_in(self.method, dict(zip(self._rows.tables, self._rows.read(ids), strict=True)))

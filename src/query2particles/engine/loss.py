@@ -25,7 +25,7 @@ products run in bfloat16 over an axis padded to whole tiles, and what lies betwe
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -35,6 +35,8 @@ __all__ = [
     "DEPTH_TILE",
     "ENTITY_TILE",
     "PLAIN",
+    "AllColumns",
+    "Columns",
     "LossTerms",
     "Objective",
     "max_softmax",
@@ -77,14 +79,51 @@ class Objective(NamedTuple):
         return self == Objective()
 
 
+class Columns(Protocol):
+    """What a softmax takes of the scores of all entities, of which a process may have some."""
+
+    def log_sum_exp(self, scores: Tensor) -> Tensor:
+        """Over all entities, (n,)."""
+        ...
+
+    def at(self, scores: Tensor, entities: Tensor) -> Tensor:
+        """The score of one entity a query, (n,)."""
+        ...
+
+    def mean(self, scores: Tensor) -> Tensor:
+        """Over all entities, (n,)."""
+        ...
+
+
+class AllColumns:
+    """Of scores that are all here."""
+
+    def log_sum_exp(self, scores: Tensor) -> Tensor:
+        return torch.logsumexp(scores, 1)
+
+    def at(self, scores: Tensor, entities: Tensor) -> Tensor:
+        return scores.gather(1, entities[:, None])[:, 0]
+
+    def mean(self, scores: Tensor) -> Tensor:
+        return scores.mean(1)
+
+
+_ALL = AllColumns()
+
+
 def softmax_loss(
-    scores: Tensor, positives: Tensor, excluded: Tensor, weights: Tensor, terms: LossTerms = PLAIN
+    scores: Tensor,
+    positives: Tensor,
+    excluded: Tensor,
+    weights: Tensor,
+    terms: LossTerms = PLAIN,
+    columns: Columns = _ALL,
 ) -> Tensor:
     """The loss from scores (n, N), for positives, excluded entities and weights (n,); any method, nothing fused."""
     s = terms.sign * scores.to(torch.promote_types(scores.dtype, torch.float32))
-    log_z = torch.logsumexp(s, 1)
-    found, barred = (s.gather(1, entities[:, None])[:, 0] for entities in (positives, excluded))
-    target = (1 - terms.smoothing) * found + terms.smoothing * s.mean(1)
+    log_z = columns.log_sum_exp(s)
+    found, barred = (columns.at(s, entities) for entities in (positives, excluded))
+    target = (1 - terms.smoothing) * found + terms.smoothing * columns.mean(s)
     kept_apart = terms.exclusion * (excluded != positives)
     return (weights * (log_z - target + kept_apart * functional.softplus(barred - found))).sum()
 

@@ -7,11 +7,12 @@ may be as long as memory is, of half precision, or on a disk.
 
 A row has a learning rate of its own, by the mean square of its gradients so far (as row-wise AdaGrad and Adam have):
 
-    v ← v + (|g|²/d − v) / min(t, T)        e ← (1 − η λ) e − η g / (√v + ε)
+    v ← v + (|g|²/d − v) / min(t, T)        e ← (1 − η λ) e − η g / (√(v p) + ε)        p = max(t / n, P)
 
-where t counts the updates that touched the row, and so many are remembered, T. Two numbers a row, where Adam keeps two
-for each of its coordinates. Rows decay (λ) when they are touched: one that comes once in ten thousand updates would
-otherwise be nothing by the time that it does.
+where t of n updates touched the row, and T are remembered. Two numbers a row, where Adam keeps two for each of its
+coordinates. To Adam an update that does not touch a row is one with the gradient zero, so that rare rows take larger
+steps; p does the same, down to P. Rows decay (λ) when they are touched: one that comes once in ten thousand updates
+would otherwise be nothing by the time that it does.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ __all__ = [
 _REMEMBERED = 1000
 """T: as AdamW, which forgets a thousandth of a square at every update."""
 
+_RAREST = 1 / 16
+"""P: no step is more than four times that of a row which is touched by every update."""
+
 _SMALLEST = 1e-8
 """ε"""
 
@@ -56,10 +60,6 @@ class Rows(Protocol):
 
     def read(self, ids: Tensor) -> list[Tensor]:
         """Of each table the rows (m, …), in float32, where the ids are."""
-        ...
-
-    def write(self, ids: Tensor, gradients: Sequence[Tensor], rate: Tensor | float) -> None:
-        """Step against the gradients (m, …) of each table."""
         ...
 
 
@@ -85,6 +85,7 @@ class Table:
             torch.zeros((len(first), len(self.tables)), device=first.device),
             torch.zeros(len(first), device=first.device),
         )
+        self.updates = torch.zeros((), device=first.device)  # n
 
     @property
     def entities(self) -> int:
@@ -98,16 +99,23 @@ class Table:
         own = ids.to(self.device)
         return [table.index_select(0, own).to(ids.device, torch.float32) for table in self.tables.values()]
 
+    def whole_tables(self) -> dict[str, Tensor]:
+        """By name, with a row for each entity."""
+        return {name: table[: self.entities] for name, table in self.tables.items()}
+
     def write(self, ids: Tensor, gradients: Sequence[Tensor], rate: Tensor | float) -> None:
+        """Let rows step against the gradients (m, …) of each table."""
         own = ids.to(self.device)
+        self.updates += 1
         times = self.touched.index_select(0, own) + 1
+        often = (times / self.updates).clamp(min=_RAREST)
         squares = self.squares.index_select(0, own)
         found = torch.stack([one.to(self.device).square().flatten(1).mean(1) for one in _as_rows(gradients)], 1)
         squares += (found - squares) / times.clamp(max=_REMEMBERED)[:, None]
         self.touched.index_copy_(0, own, times)
         self.squares.index_copy_(0, own, squares)
         for table, gradient, square in zip(self.tables.values(), gradients, squares.unbind(1), strict=True):
-            scale = rate / (square.sqrt() + _SMALLEST)
+            scale = rate / ((square * often).sqrt() + _SMALLEST)
             step = gradient.to(self.device) * scale.view(-1, *[1] * (gradient.dim() - 1))
             rows = table.index_select(0, own).float() * (1 - rate * self._decay) - step
             if table.dtype == torch.bfloat16:
@@ -133,7 +141,7 @@ class Table:
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint needs besides the tables."""
-        return {"squares": self.squares, "touched": self.touched}
+        return {"updates": self.updates, "squares": self.squares, "touched": self.touched}
 
 
 def _as_rows(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -209,11 +217,14 @@ class WorkingSet:
             parameter.data.copy_(own)
             parameter.grad = None
 
-    def give_back(self, rate: Tensor | float) -> None:
-        """Let the rows of the last batch step against their gradients."""
+    @property
+    def ids(self) -> Tensor:
+        """The entity of each place of the small tables."""
         assert self._ids is not None, "fill comes first"
-        gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in self.parameters]
-        self.rows.write(self._ids, gradients, rate)
+        return self._ids
+
+    def gradients(self) -> list[Tensor]:
+        return [torch.zeros_like(one) if one.grad is None else one.grad for one in self.parameters]
 
 
 def _with_places(part: Drawn, anchors: Sequence[int], places: Iterator[Tensor]) -> Drawn:

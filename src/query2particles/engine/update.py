@@ -23,7 +23,7 @@ from query2particles.engine.half import HalfOperators
 from query2particles.engine.loss import LossTerms, Objective, max_softmax, negatives_loss, softmax_loss
 from query2particles.engine.negatives import Negatives, Proposal
 from query2particles.engine.plan import compile_shapes
-from query2particles.engine.rows import Filling, WorkingSet
+from query2particles.engine.rows import Filling, Table, WorkingSet
 from query2particles.query.algebra import Query
 
 __all__ = ["POOLED", "Update"]
@@ -36,8 +36,8 @@ class Update:
     """`update(rate)` makes one; `mean_loss()` is that of the updates since it was last asked, and waits for them.
 
     `terms` belong to the shapes, one each; `objective` to all, and `proposal` draws what it is set against. On CUDA the
-    stream draws `POOLED` batches at a time. With `working`, the method has few entities, which are those of the batch;
-    with `ahead` its rows are read while the update before runs, and `rewind` comes before a checkpoint.
+    stream draws `POOLED` batches at a time. With `working`, the method has few entities, which are those of the batch,
+    and rows of `table`; with `ahead` they are read while the update before runs, and a checkpoint takes a `rewind`.
     """
 
     def __init__(
@@ -53,10 +53,12 @@ class Update:
         clip: float,
         generator: torch.Generator,
         working: WorkingSet | None = None,
+        table: Table | None = None,
         ahead: bool = False,
+        alone: bool = True,
     ) -> None:
         self._parameters: list[nn.Parameter] = list(method.parameters())
-        self._optimiser, self._clip, self._working = optimiser, clip, working
+        self._optimiser, self._clip, self._working, self._table = optimiser, clip, working, table
         self._objective, self._proposal, self._shapes = objective, proposal, tuple(shapes)
         self._plan = compile_shapes(tuple(shapes), method.kind)
         self._groups: defaultdict[Any, list[int]] = defaultdict(list)
@@ -69,16 +71,18 @@ class Update:
         self._pool: Pool | None = None
         self._half: HalfOperators | None = None
         self._ahead = Ahead(working, self._filling, generator) if working is not None and ahead else None
-        self._method, self._draw = method, stream.draw
+        self._method, self._module, self._draw = method, method, stream.draw
+        self._captures = self._parameters[0].is_cuda and alone and not ahead  # waiting for others cannot be captured
         self._update: Callable[[], None] = self._work
         if self._parameters[0].is_cuda:
             self._half = HalfOperators(method)
-            self._method = Compiled(self._half.method)
+            self._module = self._half.method
+            self._method = Compiled(self._module)
             self._pool = Pool(stream, POOLED)
             self._draw = self._pool.take
-            if self._ahead is None:
+            if self._captures:
                 self._update = Captured(self._work, None if working is None else generator)
-            else:  # what waits for rows from elsewhere is not the same work every time
+            else:
                 self._draw = self._from_pool
             self._fill = Captured(self._pool.fill, generator)
 
@@ -89,7 +93,7 @@ class Update:
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
-        if self._pool is not None and self._ahead is None:
+        if self._captures:
             self._refill()
         self._update()
         self._count += 1
@@ -124,9 +128,9 @@ class Update:
             weights = torch.cat([drawn[number].weights for number in members])
             losses.append(self._loss_of(state, positives, excluded, weights, terms, negatives))
         if hasattr(self._method, "penalty"):
-            for shape, part in zip(self._shapes, drawn, strict=True):
+            for shape, part in zip(self._shapes, self._penalised(drawn), strict=True):
                 losses.append(self._method.penalty(shape, part.ids, part.positives))
-        return torch.stack(losses).sum() / sum(len(part.ids) for part in drawn)
+        return torch.stack(losses).sum() / self._queries_of(drawn)
 
     def rewind(self) -> None:
         """Give back what was drawn ahead: the next update draws it once more, from the same random numbers."""
@@ -145,6 +149,14 @@ class Update:
             filling = self._filling()
             self._working.fill(filling.ids, self._working.rows.read(filling.ids))
         return filling.drawn, filling.negatives
+
+    def _queries_of(self, drawn: Sequence[Drawn]) -> int:
+        """What the loss is a mean over."""
+        return sum(len(part.ids) for part in drawn)
+
+    def _penalised(self, drawn: Sequence[Drawn]) -> Sequence[Drawn]:
+        """What the method's penalty is taken of."""
+        return drawn
 
     def _filling(self) -> Filling:
         assert self._working is not None
@@ -186,8 +198,15 @@ class Update:
         torch.autograd.backward(loss)
         if self._half is not None:
             self._half.hand_over()
+        self._step()
+        self._losses += self._reported(loss)
+
+    def _step(self) -> None:
+        """Move everything against the gradients."""
         nn.utils.clip_grad_norm_(self._parameters, self._clip)
         self._optimiser.step()
-        if self._working is not None:
-            self._working.give_back(self._rate)
-        self._losses += loss.detach()
+        if self._working is not None and self._table is not None:
+            self._table.write(self._working.ids, self._working.gradients(), self._rate)
+
+    def _reported(self, loss: Tensor) -> Tensor:
+        return loss.detach()

@@ -1,0 +1,141 @@
+"""Several processes that train together: what they do is what one does, however many go on, and whoever dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from processes import ENVIRONMENT
+from query2particles.errors import RunError, UsageError
+from query2particles.graph.folders import open_graph
+from query2particles.presets import preset
+from query2particles.run import Run
+from query2particles.tables import settled
+from query2particles.train import train
+
+SETTINGS = (
+    *("dimension=8", "batch=30", "updates=12", "warm_up=2", "validate_every=6", "validation_queries=3", "dropout=0"),
+    *("schedule=constant", "mix=1p:2,2i:1,2in:1", "rate=0.01", "smoothing=0.1", "exclusion=0.5"),
+)
+TABLES = {
+    "softmax over all": ("table=whole", "negatives=0"),
+    "rows": ("table=device", "negatives=40"),
+}
+each_table = pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+
+
+def launched(count: int, *arguments: str | Path, restarts: int = 0) -> subprocess.Popen[str]:
+    together = ("--standalone", f"--nproc-per-node={count}", f"--max-restarts={restarts}", "--local-addr=127.0.0.1")
+    command = [sys.executable, "-m", "torch.distributed.run", *together]
+    return subprocess.Popen(
+        [*command, "-m", "query2particles", "train", *map(str, arguments), "--device", "cpu"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=ENVIRONMENT,
+    )
+
+
+def trained(count: int, *arguments: str | Path) -> None:
+    with launched(count, *arguments) as process:
+        said, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, said
+
+
+def new(folder: Path, settings: Sequence[str]) -> list[str | Path]:
+    spelled = [one for setting in (*SETTINGS, *settings) for one in ("--set", setting)]
+    return ["atlas", "--preset", "small", *spelled, "--out", folder]
+
+
+def course(folder: Path) -> tuple[dict[int, float], dict[int, Any]]:
+    """The losses and the validations, by update."""
+    lines = Run.open(folder).read_trace()
+    losses = {line["update"]: line["loss"] for line in lines if "loss" in line}
+    return losses, {line["update"]: line["validation"] for line in lines if "validation" in line}
+
+
+def alone(folder: Path, settings: Sequence[str], updates: int = 12) -> Path:
+    from query2particles.config import configured
+
+    torch.set_num_threads(1)
+    config = configured(preset("q2p", "small"), None, [*SETTINGS, *settings, f"updates={updates}"])
+    graph = open_graph("atlas")
+    train(Run.create(folder, config, graph, "atlas"), graph)
+    return folder
+
+
+def assert_same_course(folder: Path, other: Path) -> None:
+    (losses, validations), (expected, validated) = course(folder), course(other)
+    assert losses.keys() == expected.keys()
+    assert max(abs(losses[update] - expected[update]) for update in expected) < 1e-5
+    assert validations.keys() == validated.keys()
+    for update, found in validations.items():
+        assert found == pytest.approx(validated[update], abs=1e-2)
+    weights, wanted = (load_file(one / "best.safetensors") for one in (folder, other))
+    assert weights.keys() == wanted.keys()
+    for name, one in weights.items():
+        torch.testing.assert_close(one, wanted[name], rtol=1e-3, atol=1e-4)
+
+
+@each_table
+def test_two_processes_do_what_one_does_and_any_number_goes_on(tmp_path: Path, table: tuple[str, ...]) -> None:
+    """Loss for loss, validation for validation; with uneven shards and shares of a batch."""
+    long = alone(tmp_path / "long", table, updates=24)
+    trained(2, *new(tmp_path / "two", table))
+    short = alone(tmp_path / "short", table)
+    assert_same_course(tmp_path / "two", short)
+    with pytest.raises(RunError, match="was last saved by one process"):
+        Run.open(short).restore(None, object())  # type: ignore[arg-type]
+    (tmp_path / "three").mkdir()
+    subprocess.run(["cp", "-r", tmp_path / "two", tmp_path / "three" / "run"], check=True)
+    trained(3, "--resume", tmp_path / "three" / "run", "--set", "updates=24")
+    assert_same_course(tmp_path / "three" / "run", long)
+    run = Run.open(tmp_path / "two")
+    run = run.with_config(Run.open(tmp_path / "three" / "run").config)
+    train(run, run.graph())
+    assert_same_course(tmp_path / "two", long)
+
+
+def children(process: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def test_a_worker_that_dies_costs_the_steps_since_the_last_checkpoint(tmp_path: Path) -> None:
+    run, settings = tmp_path / "run", ("table=device", "negatives=40", "updates=60", "validate_every=60")
+    with launched(2, *new(run, (*settings, "checkpoint_every=5")), restarts=1) as process:
+        about = run / "last.shards" / "about.json"
+        deadline = time.monotonic() + 120
+        while not about.exists() or json.loads(about.read_text())["state"]["update"] < 10:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.02)
+        os.kill(children(process.pid)[-1], signal.SIGKILL)
+        said, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, said
+    assert "exitcode: -9" in said
+    losses, _ = course(run)
+    assert list(losses) == list(range(5, 61, 5)), "what was saved was not done again, and nothing is missing"
+    expected, _ = course(alone(tmp_path / "alone", (*settings, "checkpoint_every=5"), updates=60))
+    assert losses == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [("emql", ()), ("cqd-beam", ()), ("q2p", ("table=host", "negatives=9")), ("betae", ("loss=margin", "negatives=0"))],
+)
+def test_what_several_processes_cannot_share(method: str, settings: tuple[str, ...]) -> None:
+    from query2particles.config import configured
+
+    with pytest.raises(UsageError, match="several processes cannot share"):
+        settled(configured(preset(method), None, settings), 100, torch.device("cpu"), processes=2)
