@@ -22,7 +22,7 @@ def test_sizes_and_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(heads) for heads, _, _ in parts] == [1000, 1000, 500]
     for columns in parts:
         for column, limit in zip(columns, (500, 7, 500), strict=True):
-            assert (column.dtype, column.min() >= 0, column.max() < limit) == (np.int32, True, True)
+            assert (column.dtype == np.int32, column.min() >= 0, column.max() < limit) == (True, True, True)
     again, other = list(power_law_facts(500, 7, 2500, seed=1)), list(power_law_facts(500, 7, 2500, seed=2))
     assert all(
         np.array_equal(one, same)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,12 @@ def choice(*settings: str, method: str = "q2p", entities: int = 10**6, **options
     return found.training.negatives, found.training.table, notes
 
 
+@pytest.fixture
+def much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_available_memory", lambda: 64 << 30)
+
+
+@pytest.mark.usefixtures("much_memory")
 def test_what_auto_means() -> None:
     assert choice(entities=200_000) == (0, "whole", [])
     assert choice("negatives=64", entities=200_000) == (64, "whole", [])
@@ -74,6 +81,13 @@ def test_what_auto_means() -> None:
     assert choice(method="emql")[:2] == (4096, "whole")
 
 
+def test_memory_that_files_only_lie_in_is_available() -> None:
+    """What is, no more than the machine has, and more than this process holds."""
+    pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert (1 << 26) < tables._available_memory() <= pages
+
+
+@pytest.mark.usefixtures("much_memory")
 def test_what_does_not_fit_is_kept_elsewhere() -> None:
     assert choice(entities=10**10)[1] == "host"
     assert choice(entities=10**10, method="cqd-beam")[1] == "device"

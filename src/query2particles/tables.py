@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -92,11 +93,8 @@ _WORDS = {"device": "on the device", "bf16": "in bfloat16 on the device", "host"
 
 def _fitting(bytes_in_all: int, device: torch.device, *, own: bool) -> TableName:
     """Where tables of so many bytes in float32 are kept; what answers on top of another needs them on the device."""
-    if device.type == "cuda":
-        free = _SHARE * torch.cuda.mem_get_info(device)[0]
-    else:
-        free = _SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    if bytes_in_all <= free or not own:
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _available_memory()
+    if bytes_in_all <= _SHARE * free or not own:
         return "device"
     return "bf16" if device.type == "cuda" and bytes_in_all / 2 <= free else "host"
 
@@ -241,3 +239,14 @@ def _draw_first_rows(rows: Table, config: Config, relations: int, entities: int,
             drawn = method(stop - start, relations, config.model)
         for name, table in rows.tables.items():
             table[low - first : high - first] = getattr(drawn, name).detach()[low - start : high - start]
+
+
+def _available_memory() -> int:
+    """Bytes that a process can still take; where the system does not say, half of what the machine has.
+
+    Free pages alone would be too few: files that were read lie in memory until somebody needs it.
+    """
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ ROWS_MAYBE_WRONG = st.lists(
 )
 
 
-def written(path: Path, rows: list[tuple[str, ...]]) -> Path:
+def written(path: Path, rows: Sequence[tuple[str, ...]]) -> Path:
     if path.suffix == ".parquet":
         columns = zip(*rows, strict=True)
         parquet.write_table(pa.table(dict(zip("abc", map(list, columns), strict=True))), path, row_group_size=7)

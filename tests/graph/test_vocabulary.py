@@ -117,7 +117,12 @@ def test_many_names_are_looked_up_without_reading_them_all(tmp_path: Path, monke
     words = Vocabulary.open(tmp_path, "entities")
     read: list[int] = []
     raw = vocabulary._Strings.raw
-    monkeypatch.setattr(vocabulary._Strings, "raw", lambda strings, index: (read.append(index), raw(strings, index))[1])
+
+    def noted(strings: vocabulary._Strings, index: int) -> bytes:
+        read.append(index)
+        return raw(strings, index)
+
+    monkeypatch.setattr(vocabulary._Strings, "raw", noted)
     assert words.find(names[123]) == 123
     assert words.find("nothing") is None
     assert len(read) < 30

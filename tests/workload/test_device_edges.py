@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -40,10 +42,10 @@ def test_tables_from_facts_and_from_edges_are_the_same_and_right(block: int, cel
         EDGES.tails[forward],
     )
     facts = [torch.from_numpy(column.astype(np.int32)) for column in (heads, relations, tails)]
-    sizes = {"entities": EDGES.entities, "relations_count": EDGES.relations // 2}
+    from_facts = partial(DeviceEdges.of_facts, entities=EDGES.entities, relations_count=EDGES.relations // 2)
     made = [
         DeviceEdges.of(EDGES, "cpu", table_cells=cells, block=block),
-        DeviceEdges.of_facts(*facts, **sizes, device="cpu", table_cells=cells, block=block),
+        from_facts(*facts, device="cpu", table_cells=cells, block=block),
     ]
     heads, relations = np.divmod(EDGES.keys, EDGES.relations)
     of_edge = np.repeat(np.arange(EDGES.no_row), EDGES.row_lengths[:-1])

@@ -38,7 +38,7 @@ from query2particles.query.algebra import (
 from query2particles.workload import candidates
 from query2particles.workload.candidates import complements_pushed_down
 from query2particles.workload.device_edges import DeviceEdges
-from query2particles.workload.sample import draw_queries
+from query2particles.workload.sample import draw_answers, draw_queries
 from query2particles.workload.stream import Drawn, FixedStream, Grounding, Part, Stream, _Front
 from worlds import oracle, queries, random_graph, random_query, successors
 
@@ -66,8 +66,7 @@ def check_positives(edges: Edges, parts: list[Part], drawn: list[Drawn]) -> None
 
 def usable_queries(edges: Edges, shape: Query, draws: int, seed: int = 0) -> Ints:
     """What the other sampler draws, less queries without an answer."""
-    connected = np.flatnonzero(np.diff(edges.row_bounds))
-    ids, _ = draw_queries(shape, draws, edges, np.random.default_rng(seed), connected)
+    ids, _ = draw_queries(shape, draws, edges, np.random.default_rng(seed), draw_answers(edges))
     return ids[exact_answers(edges, {shape: ids})[shape].sizes > 0]
 
 
