@@ -93,8 +93,8 @@ _WORDS = {"device": "on the device", "bf16": "in bfloat16 on the device", "host"
 
 def _fitting(bytes_in_all: int, device: torch.device, *, own: bool) -> TableName:
     """Where tables of so many bytes in float32 are kept; what answers on top of another needs them on the device."""
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _available_memory()
-    if bytes_in_all <= _SHARE * free or not own:
+    free = _SHARE * (torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _available_memory())
+    if bytes_in_all <= free or not own:
         return "device"
     return "bf16" if device.type == "cuda" and bytes_in_all / 2 <= free else "host"
 
