@@ -287,7 +287,7 @@ def _trained(table: Table, lists: int) -> Any:
     trained = faiss.IndexIVFScalarQuantizer(quantizer, d, lists, faiss.ScalarQuantizer.QT_8bit, inner_product)
     quantizer.this.disown()
     trained.own_fields = True
-    trained.cp.spherical = False  # lengths count: what is long has large inner products with much
+    trained.cp.spherical = True  # were centres of any length, the longest would draw most vectors into their lists
     trained.cp.min_points_per_centroid = 1
     trained.cp.max_points_per_centroid = _TRAINED_ON
     sample = torch.as_tensor(_drawn(len(table), _TRAINED_ON * lists, seed=1))

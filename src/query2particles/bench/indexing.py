@@ -26,7 +26,7 @@ _CLUSTER = 1000
 _PARTICLES = 2
 _K = 10
 _AT_ONCE = 1 << 16
-_MEASURED_ON, _ASKED, _ASKED_EXACTLY = 200, 500, 5
+_MEASURED_ON, _ASKED, _ASKED_EXACTLY = 100, 500, 5
 """Queries that the recall is measured on when the index is made; that are timed; that are also timed without it."""
 
 
