@@ -22,6 +22,7 @@ from processes import ENVIRONMENT, q2p
 from query2particles.bench import answering
 from query2particles.bench.answering import Calls, bench_answer, bench_answer_methods, best_answers
 from query2particles.bench.evaluating import bench_evaluate, plain_mrr
+from query2particles.bench.softmax import WAYS, bench_softmax
 from query2particles.bench.training import Effort, Products, bench_train
 from query2particles.cli import app
 from query2particles.config import configured
@@ -301,3 +302,16 @@ def test_queries_of_the_benchmark_graph(data: Path) -> None:
     result = bench_answer(data, count=10, settings=["dimension=16"], say=lambda _: None)
     assert "FB15k-237, 14,505 entities" in result.about
     assert np.isfinite(list(result.figures.values())).all()
+
+
+def test_bench_softmax_trains_every_way_for_as_long() -> None:
+    said: list[str] = []
+    settings = ["dimension=8", "batch=32", "validation_queries=3", "mix=1p:1"]
+    found = bench_softmax(None, seconds=1, settings=settings, say=said.append)
+    assert [name for name in found.figures if name.endswith("MRR")] == [f"atlas {way} MRR" for way in WAYS]
+    assert all(value > 0 for value in found.figures.values())
+    assert len(found.ratios) == len(WAYS) - 1
+    assert found.figures["atlas rows MRR"] / found.figures["atlas all entities MRR"] == pytest.approx(
+        found.ratios["atlas rows"], abs=2e-3
+    )
+    assert any("losses" in words for words in said)

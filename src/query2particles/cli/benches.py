@@ -25,6 +25,7 @@ class BenchName(StrEnum):
     # `import` is a keyword of Python, not of the command line
     import_ = "import"
     train = "train"
+    softmax = "softmax"
     evaluate = "evaluate"
     answer = "answer"
     search = "search"
@@ -32,7 +33,7 @@ class BenchName(StrEnum):
     soak = "soak"
 
 
-_ON_A_DEVICE = (BenchName.train, BenchName.evaluate, BenchName.answer, BenchName.search)
+_ON_A_DEVICE = (BenchName.train, BenchName.softmax, BenchName.evaluate, BenchName.answer, BenchName.search)
 _OF_ALL_METHODS = (BenchName.train, BenchName.answer)
 _OF_A_SERVER = (BenchName.serve, BenchName.soak)
 _COUNT = 5000
@@ -51,7 +52,9 @@ Settings = Annotated[
 def bench(
     name: Annotated[
         BenchName,
-        typer.Argument(metavar="NAME", help="exact, sample, import, train, evaluate, answer, search, serve, soak."),
+        typer.Argument(
+            metavar="NAME", help="exact, sample, import, train, softmax, evaluate, answer, search, serve, soak."
+        ),
     ],
     data: Data = None,
     device: Device = DeviceName.auto,
@@ -61,7 +64,11 @@ def bench(
     triples: Annotated[int, typer.Option(min=1000, help="Of `bench import`.")] = 10_000_000,
     seconds: Annotated[
         float | None,
-        typer.Option(min=1, help="Of `bench serve`, each way, and of `bench soak`.", show_default="60, 600"),
+        typer.Option(
+            min=1,
+            help="Of `bench serve` and `bench softmax`, each way, and of `bench soak`.",
+            show_default="60, 300, 600",
+        ),
     ] = None,
     run: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Of `bench search`: the joined run that is measured.")
@@ -89,6 +96,8 @@ def bench(
         where = device_named(device)
         if run is not None:
             result = _bench_of_a_run(run, where, count, settings)
+        elif name is BenchName.softmax:
+            result = _bench_of_the_softmax(data, where, seconds, settings or [])
         else:
             result = _bench_of_a_model(name, data, where, count, settings or [], all_methods)
         ending = f"-{where}"
@@ -144,6 +153,13 @@ def _bench_of_a_run(run: Path, device: str, count: int | None, settings: list[st
     if settings:
         raise UsageError("bench search measures a run as it is: leave out --set")
     return bench_search(run, device, count=count, say=note)
+
+
+def _bench_of_the_softmax(data: Path | None, device: str, seconds: float | None, settings: list[str]) -> Bench:
+    from query2particles.bench.softmax import bench_softmax
+    from query2particles.show import note
+
+    return bench_softmax(data, device, seconds=seconds, settings=settings, say=note)
 
 
 def _bench_without_a_model(name: BenchName, data: Path | None, count: int, triples: int) -> Bench:
