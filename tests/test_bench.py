@@ -22,7 +22,8 @@ from processes import ENVIRONMENT, q2p
 from query2particles.bench import answering
 from query2particles.bench.answering import Calls, bench_answer, bench_answer_methods, best_answers
 from query2particles.bench.evaluating import bench_evaluate, plain_mrr
-from query2particles.bench.training import Effort, Products, bench_train
+from query2particles.bench.softmax import WAYS, bench_softmax
+from query2particles.bench.training import Effort, Products, bench_train, bench_train_methods
 from query2particles.cli import app
 from query2particles.config import configured
 from query2particles.engine.execute import execute
@@ -261,9 +262,16 @@ def test_the_times_of_all_methods_are_shown(
     assert told.count("1 │") >= 16
 
 
-def test_only_training_and_answers_are_compared_by_method() -> None:
-    with pytest.raises(UsageError, match="leave out --all-methods"):
-        app(["bench", "evaluate", "--all-methods"], standalone_mode=False)
+def test_every_method_that_is_trained_is_measured() -> None:
+    said: list[str] = []
+    found = bench_train_methods(None, effort=Effort(0, 1, 1), say=said.append)
+    trained = [name for name, entry in METHODS.items() if not entry.trains_another]
+    assert [line.partition(":")[0] for line in said if "queries/s" in line] == trained
+    assert {f"{name} queries/s" for name in trained} <= found.figures.keys()
+    assert min(found.figures.values()) > 0
+
+
+def test_methods_are_compared_with_their_own_presets() -> None:
     with pytest.raises(UsageError, match="its own preset: leave out --set"):
         app(["bench", "train", "--all-methods", "--set", "dimension=8"], standalone_mode=False)
 
@@ -305,3 +313,16 @@ def test_queries_of_the_benchmark_graph(data: Path) -> None:
     result = bench_answer(data, graph="NELL", count=10, settings=["dimension=16"], say=lambda _: None)
     assert "NELL, 63,361 entities" in result.about
     assert np.isfinite(list(result.figures.values())).all()
+
+
+def test_bench_softmax_trains_every_way_for_as_long() -> None:
+    said: list[str] = []
+    settings = ["dimension=8", "batch=32", "validation_queries=3", "mix=1p:1"]
+    found = bench_softmax(None, seconds=1, settings=settings, say=said.append)
+    assert [name for name in found.figures if name.endswith("MRR")] == [f"atlas {way} MRR" for way in WAYS]
+    assert all(value > 0 for value in found.figures.values())
+    assert len(found.ratios) == len(WAYS) - 1
+    assert found.figures["atlas rows MRR"] / found.figures["atlas all entities MRR"] == pytest.approx(
+        found.ratios["atlas rows"], abs=2e-3
+    )
+    assert any("losses" in words for words in said)

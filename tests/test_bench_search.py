@@ -87,5 +87,4 @@ def test_what_is_no_joined_run_is_refused(folder: Path) -> None:
         assert "--run" in q2p("bench", *arguments, code=2).stderr
     assert "leave out --set" in q2p("bench", "answer", "--run", str(folder), "--set", "beam=3", code=2).stderr
     assert "--data" in q2p("bench", "answer", "--run", str(folder), "--graph", "NELL", code=2).stderr
-    refused = q2p("bench", "search", "--run", str(folder), "--set", "beam=3", code=2)
-    assert "leave out --set" in refused.stderr
+    assert "--set" in q2p("bench", "search", "--run", str(folder), "--set", "beam=3", code=2).stderr

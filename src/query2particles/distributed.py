@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 __all__ = ["Group", "processes", "was_restarted"]
 
@@ -83,9 +85,9 @@ def processes(device: str) -> Iterator[tuple[Group | None, str]]:
     if device == "cuda":
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
         torch.cuda.set_device(device)
-    store, rank, _ = next(distributed.rendezvous("env://"))
+    store, rank, _ = next(rendezvous("env://"))
     # torchrun keeps its store when it starts processes anew, with the addresses of those that died in it.
-    own = distributed.PrefixStore(f"attempt {_restarts()}", store)
+    own = PrefixStore(f"attempt {_restarts()}", store)
     # On CUDA gloo stays for what is not on a GPU: numbers that steps agree on.
     backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
     distributed.init_process_group(backend, store=own, rank=rank, world_size=size)

@@ -4,12 +4,13 @@ exact     answers of the fourteen shapes, against plain Python sets; both on all
 sample    drawing and labelling queries, against a plain Python sampler; both on all cores
 import    ten million synthetic triples from TSV to a graph folder, and opening it; or a hundred million, in steps
 train     updates of training, sampling included, against the matrix products of their own scores
+softmax   accuracy of training against some entities, against that of training against all, after as many seconds
 evaluate  evaluation of a query set, against the same model one query at a time
 answer    one query from ids to its ten best answers
 index     the ten best of a large table on disk, by an index and exactly
 
-The last four are in modules of their own, which load torch: `bench.training`, `bench.evaluating`, `bench.answering`,
-`bench.indexing`.
+The last five are in modules of their own, which load torch: `bench.training`, `bench.softmax`, `bench.evaluating`,
+`bench.answering`, `bench.indexing`.
 """
 
 from query2particles.bench.data import bench_data, bench_graph

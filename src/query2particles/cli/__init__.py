@@ -17,10 +17,11 @@ from query2particles.cli import (
     indexing,
     evaluating,
     methods,
-    benches,
+    results,
 )
 
 # isort: on
+from query2particles.cli.benches import bench_app
 from query2particles.cli.graphs import graph_app
 from query2particles.cli.queries import data_app
 from query2particles.cli.root import app, main
@@ -28,7 +29,6 @@ from query2particles.cli.root import app, main
 __all__ = [
     "answers",
     "app",
-    "benches",
     "evaluating",
     "indexing",
     "joining",
@@ -36,11 +36,13 @@ __all__ = [
     "methods",
     "queries",
     "reasoning",
+    "results",
     "serving",
     "shell",
     "training",
     "tuning",
 ]
 
+app.add_typer(bench_app, name="bench")
 app.add_typer(graph_app, name="graph")
 app.add_typer(data_app, name="data")

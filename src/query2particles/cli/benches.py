@@ -1,8 +1,8 @@
-"""`q2p bench`, `q2p reproduce` and `q2p report`: measure, and make pages of what was measured."""
+"""`q2p bench`: speed, as ratios in one run."""
 
 from __future__ import annotations
 
-from enum import StrEnum
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,326 +10,264 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from query2particles.cli.graphs import size_named
-from query2particles.cli.root import Json, Stopped, app
-from query2particles.cli.training import DeviceName, device_named
-from query2particles.errors import UsageError, clipped
+from query2particles.cli.root import Json
+from query2particles.cli.training import Device, DeviceName, device_named
+from query2particles.errors import UsageError
 
 if TYPE_CHECKING:
     from query2particles.bench import Bench
 
-__all__ = ["bench", "report", "reproduce"]
+__all__ = ["Settings", "bench_app"]
 
+bench_app = typer.Typer(help="Speed, as ratios in one run.", no_args_is_help=True)
 
-class BenchName(StrEnum):
-    exact = "exact"
-    sample = "sample"
-    # `import` is a keyword of Python, not of the command line; `index` a method of text
-    import_ = "import"
-    index_ = "index"
-    train = "train"
-    evaluate = "evaluate"
-    answer = "answer"
-    search = "search"
-    serve = "serve"
-    soak = "soak"
-
-
-_ON_A_DEVICE = (BenchName.train, BenchName.evaluate, BenchName.answer, BenchName.search)
-_OF_ALL_METHODS = (BenchName.train, BenchName.answer)
-_OF_A_RUN = (BenchName.search, BenchName.answer)
-_OF_A_SERVER = (BenchName.serve, BenchName.soak)
 _COUNT = 5000
+_GRAPH = "FB15k-237"
 
 Data = Annotated[
     Path | None,
     typer.Option(envvar="Q2P_DATA", help="Folder of benchmark graphs: FB15k, NELL … Without it, bench uses atlas."),
 ]
-Device = Annotated[DeviceName, typer.Option(help="`auto`: the GPU where there is one.")]
+Count = Annotated[int, typer.Option(min=10, help="Queries of each shape.")]
+UsualCount = Annotated[
+    int | None, typer.Option(min=10, help="Queries of each shape; without it, what the bench usually takes.")
+]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value for a setting; may be repeated.")
 ]
+Out = Annotated[
+    Path | None, typer.Option("--out", "-o", help="A folder for bench-NAME.json, which `q2p report` reads.")
+]
 
 
-@app.command()
-def bench(
-    name: Annotated[
-        BenchName,
-        typer.Argument(
-            metavar="NAME", help="exact, sample, import, train, evaluate, answer, search, index, serve, soak."
-        ),
-    ],
-    data: Data = None,
-    device: Device = DeviceName.auto,
-    count: Annotated[
-        int | None, typer.Option(min=10, help="Queries of each shape; without it, what the bench usually takes.")
-    ] = None,
+@bench_app.command()
+def exact(data: Data = None, count: Count = _COUNT, out: Out = None, json: Json = False) -> None:
+    """Answers of the fourteen shapes by the engine, against plain Python sets."""
+    from query2particles.bench import bench_data, bench_exact
+    from query2particles.show import note
+
+    graph, batch, _ = bench_data(data, count, note)
+    _finish(bench_exact(graph, batch, note), out, json)
+
+
+@bench_app.command()
+def sample(data: Data = None, count: Count = _COUNT, out: Out = None, json: Json = False) -> None:
+    """Drawing and labelling queries, against a plain Python sampler."""
+    from query2particles.bench import bench_data, bench_sample
+    from query2particles.query.algebra import SHAPES
+    from query2particles.show import note
+
+    graph, _, cap = bench_data(data, count, note)
+    _finish(bench_sample(graph, count=count, cap=cap, shapes=list(SHAPES.values()), say=note), out, json)
+
+
+@bench_app.command("import")
+def import_(
     triples: Annotated[
-        int | None, typer.Option(min=1000, help="Of `bench import`.", show_default="10 million, --large 100 million")
+        int | None, typer.Option(min=1000, help="How many.", show_default="10 million, --large 100 million")
     ] = None,
-    large: Annotated[
-        bool, typer.Option("--large", help="Of `bench import`: more than fits into memory, in steps.")
-    ] = False,
-    memory: Annotated[str, typer.Option(help="Of `bench import --large`: how much it may take.")] = "4GiB",
-    entities: Annotated[int, typer.Option(min=1000, help="Of `bench index`: rows of the table.")] = 10_000_000,
-    dimension: Annotated[int, typer.Option(min=2, help="Of `bench index`: numbers of a row.")] = 400,
-    seconds: Annotated[
-        float | None,
-        typer.Option(min=1, help="Of `bench serve`, each way, and of `bench soak`.", show_default="60, 600"),
-    ] = None,
-    graph: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Of `bench answer`: a graph in --data.", show_default="FB15k-237"),
-    ] = None,
-    run: Annotated[
-        Path | None,
-        typer.Option(metavar="RUN", help="Of `bench search`: the joined run; of `bench answer`: any, on its graph."),
-    ] = None,
-    settings: Settings = None,
-    all_methods: Annotated[
-        bool, typer.Option("--all-methods", help="Of `bench answer`, by shape, and `bench train`: all methods.")
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="A folder for bench-NAME.json, which `q2p report` reads."),
-    ] = None,
+    large: Annotated[bool, typer.Option("--large", help="More than fits into memory, in steps.")] = False,
+    memory: Annotated[str, typer.Option(help="Of --large: how much it may take.")] = "4GiB",
+    out: Out = None,
     json: Json = False,
 ) -> None:
-    """Speed, as ratios in one run."""
-    from query2particles.files import write_json
-    from query2particles.show import print_bench, print_json, print_times
+    """Synthetic triples from TSV to a graph folder, and opening it."""
+    from query2particles.bench import bench_import, bench_import_large
+    from query2particles.show import note
 
-    if all_methods and name not in _OF_ALL_METHODS:
-        raise UsageError(f"bench answer and bench train compare all methods; leave out --all-methods for {name.value}")
-    if name is BenchName.search and run is None:
-        raise UsageError("bench search measures a joined run: name it by --run")
-    if run is not None and (name not in _OF_A_RUN or all_methods):
-        raise UsageError("bench search and bench answer, without --all-methods, measure a run: leave out --run")
-    if graph is not None and (name is not BenchName.answer or all_methods or run is not None or data is None):
-        raise UsageError("--graph is for bench answer, and names a folder in that of --data, without --run")
-    if large and name is not BenchName.import_:
-        raise UsageError(f"bench import has a large form; leave out --large for {name.value}")
-    ending = ""
-    if name in _ON_A_DEVICE:
-        where = device_named(device)
-        if run is not None and name is BenchName.search:
-            result = _bench_of_a_run(run, where, count, settings)
-        elif name is BenchName.answer and not all_methods:
-            result = _bench_of_answers(data, where, graph, run, count, settings or [])
-        else:
-            result = _bench_of_a_model(name, data, where, count, settings or [], all_methods)
-        ending = f"-{where}"
-    elif name is BenchName.index_:
-        result = _bench_of_an_index(entities, dimension)
-    elif name in _OF_A_SERVER:
-        result = _bench_of_a_server(name, data, seconds, count, settings or [])
+    if large:
+        result = bench_import_large(triples or 100_000_000, size_named(memory), note)
     else:
-        result = (
-            _bench_import(triples, large, memory)
-            if name is BenchName.import_
-            else _bench_without_a_model(name, data, count or _COUNT)
+        result = bench_import(triples or 10_000_000, note)
+    _finish(result, out, json)
+
+
+@bench_app.command()
+def train(
+    data: Data = None,
+    device: Device = DeviceName.auto,
+    settings: Settings = None,
+    all_methods: Annotated[bool, typer.Option("--all-methods", help="Every method that is trained.")] = False,
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Updates of training, sampling included, against the matrix products of their own scores."""
+    where = device_named(device)
+    if all_methods and settings:
+        raise UsageError("with --all-methods every method trains with its own preset: leave out --set")
+    from query2particles.bench.training import bench_train, bench_train_methods
+    from query2particles.show import note
+
+    if all_methods:
+        result = bench_train_methods(data, where, say=note)
+    else:
+        result = bench_train(data, where, settings=settings or [], say=note)
+    _finish(result, out, json, where)
+
+
+@bench_app.command()
+def softmax(
+    data: Data = None,
+    device: Device = DeviceName.auto,
+    seconds: Annotated[float | None, typer.Option(min=1, help="Each way.", show_default="300")] = None,
+    settings: Settings = None,
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Accuracy of training against some entities, against that of training against all, after as many seconds."""
+    where = device_named(device)
+    from query2particles.bench.softmax import bench_softmax
+    from query2particles.show import note
+
+    _finish(bench_softmax(data, where, seconds=seconds, settings=settings or [], say=note), out, json, where)
+
+
+@bench_app.command()
+def evaluate(
+    data: Data = None,
+    device: Device = DeviceName.auto,
+    count: UsualCount = None,
+    settings: Settings = None,
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Evaluation of a query set, against the same model one query at a time."""
+    where = device_named(device)
+    from query2particles.bench.evaluating import bench_evaluate
+    from query2particles.show import note
+
+    _finish(bench_evaluate(data, where, count=count, settings=settings or [], say=note), out, json, where)
+
+
+@bench_app.command()
+def answer(
+    data: Data = None,
+    device: Device = DeviceName.auto,
+    count: UsualCount = None,
+    graph: Annotated[str | None, typer.Option(metavar="NAME", help="A graph in --data.", show_default=_GRAPH)] = None,
+    run: Annotated[Path | None, typer.Option(metavar="RUN", help="A run instead, on its own graph.")] = None,
+    settings: Settings = None,
+    all_methods: Annotated[bool, typer.Option("--all-methods", help="Every method, by shape; with a picture.")] = False,
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """One query from ids to its ten best answers, and many together."""
+    where = device_named(device)
+    if all_methods and (run is not None or graph is not None):
+        raise UsageError("--all-methods compares methods on one graph of its own: leave out --run and --graph")
+    if graph is not None and (run is not None or data is None):
+        raise UsageError("--graph names a folder in that of --data, without --run")
+    from query2particles.bench.answering import bench_answer, bench_answer_methods
+    from query2particles.show import note, print_times
+
+    if not all_methods:
+        result = bench_answer(
+            data, where, graph=graph or _GRAPH, run=run, count=count, settings=settings or [], say=note
         )
+        _finish(result, out, json, where)
+        return
+    result = bench_answer_methods(data, where, count=count, settings=settings or [], say=note)
+    _finish(result, out, json, where, draw=_draw_times, show=print_times)
+
+
+@bench_app.command()
+def search(
+    run: Annotated[Path, typer.Option(metavar="RUN", help="The joined run.")],
+    device: Device = DeviceName.auto,
+    count: UsualCount = None,
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """What the ways of a joined run find and how fast, with the curve of guided search."""
+    where = device_named(device)
+    from query2particles.bench.searching import bench_search
+    from query2particles.show import note
+
+    _finish(bench_search(run, where, count=count, say=note), out, json, where, draw=_draw_search)
+
+
+@bench_app.command()
+def index(
+    entities: Annotated[int, typer.Option(min=1000, help="Rows of the table.")] = 10_000_000,
+    dimension: Annotated[int, typer.Option(min=2, help="Numbers of a row.")] = 400,
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """The ten best of a large table on disk, by an index and exactly."""
+    from query2particles.bench.indexing import bench_index
+    from query2particles.show import note
+
+    _finish(bench_index(entities, dimension, say=note), out, json)
+
+
+@bench_app.command()
+def serve(
+    data: Data = None,
+    seconds: Annotated[float | None, typer.Option(min=1, help="Each way.", show_default="60")] = None,
+    count: UsualCount = None,
+    settings: Settings = None,
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """A server and 32 connections, with micro-batching and without it."""
+    from query2particles.bench.serving import bench_serve
+    from query2particles.show import note
+
+    _finish(bench_serve(data, seconds=seconds, count=count, settings=settings or [], say=note), out, json)
+
+
+@bench_app.command()
+def soak(
+    data: Data = None,
+    seconds: Annotated[float | None, typer.Option(min=1, help="In all.", show_default="600")] = None,
+    count: UsualCount = None,
+    settings: Settings = None,
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """The same with good, bad and huge requests side by side: what is lost, and what memory does."""
+    from query2particles.bench.serving import bench_soak
+    from query2particles.show import note
+
+    _finish(bench_soak(data, seconds=seconds, count=count, settings=settings or [], say=note), out, json)
+
+
+def _finish(
+    result: Bench,
+    out: Path | None,
+    json: bool,
+    device: str | None = None,
+    *,
+    draw: Callable[[Bench, Path], None] | None = None,
+    show: Callable[[Bench], None] | None = None,
+) -> None:
+    """Save, with a picture where there is one to draw, and print."""
+    from query2particles.files import write_json
+    from query2particles.show import note, print_bench, print_json
+
     if out is not None:
-        target = out / f"bench-{result.bench}{ending}.json"
+        target = out / f"bench-{result.bench}{'' if device is None else f'-{device}'}.json"
         write_json(target, result.as_json())
-        if all_methods and name is BenchName.answer:
-            _draw_times(result, target.with_suffix(".png"))
-        elif name is BenchName.search:
-            _draw_search(result, target.with_suffix(".png"))
+        if draw is not None and find_spec("matplotlib") is None:
+            note("note: there is no matplotlib here, so no picture")
+        elif draw is not None:
+            draw(result, target.with_suffix(".png"))
     if json:
         print_json(result.as_json())
-    elif all_methods and name is BenchName.answer:
-        print_times(result)
     else:
-        print_bench(result)
+        (show or print_bench)(result)
 
 
 def _draw_times(result: Bench, target: Path) -> None:
     from query2particles.plot import plot_times
     from query2particles.report import method_times
 
-    if _can_draw():
-        plot_times(method_times(result.figures), target, caption=f"{result.about}; {result.machine}")
+    plot_times(method_times(result.figures), target, caption=f"{result.about}; {result.machine}")
 
 
 def _draw_search(result: Bench, target: Path) -> None:
     from query2particles.bench.searching import guided_curve
     from query2particles.plot import plot_search
 
-    if _can_draw():
-        caption = f"{result.about}; {result.machine}"
-        plot_search(guided_curve(result.figures), result.figures, target, caption=caption)
-
-
-def _can_draw() -> bool:
-    from query2particles.show import note
-
-    if find_spec("matplotlib") is None:
-        note("note: there is no matplotlib here, so no picture")
-        return False
-    return True
-
-
-def _bench_of_a_run(run: Path, device: str, count: int | None, settings: list[str] | None) -> Bench:
-    from query2particles.bench.searching import bench_search
-    from query2particles.show import note
-
-    if settings:
-        raise UsageError("bench search measures a run as it is: leave out --set")
-    return bench_search(run, device, count=count, say=note)
-
-
-def _bench_of_answers(
-    data: Path | None, device: str, graph: str | None, run: Path | None, count: int | None, settings: list[str]
-) -> Bench:
-    from query2particles.bench.answering import bench_answer
-    from query2particles.show import note
-
-    return bench_answer(data, device, graph=graph or "FB15k-237", run=run, count=count, settings=settings, say=note)
-
-
-def _bench_import(triples: int | None, large: bool, memory: str) -> Bench:
-    from query2particles.bench import bench_import, bench_import_large
-    from query2particles.show import note
-
-    if large:
-        return bench_import_large(triples or 100_000_000, size_named(memory), note)
-    return bench_import(triples or 10_000_000, note)
-
-
-def _bench_of_an_index(entities: int, dimension: int) -> Bench:
-    from query2particles.bench.indexing import bench_index
-    from query2particles.show import note
-
-    return bench_index(entities, dimension, say=note)
-
-
-def _bench_without_a_model(name: BenchName, data: Path | None, count: int) -> Bench:
-    from query2particles.bench import bench_data, bench_exact, bench_sample
-    from query2particles.query.algebra import SHAPES
-    from query2particles.show import note
-
-    graph, batch, cap = bench_data(data, count, note)
-    if name is BenchName.exact:
-        return bench_exact(graph, batch, note)
-    return bench_sample(graph, count=count, cap=cap, shapes=list(SHAPES.values()), say=note)
-
-
-def _bench_of_a_model(
-    name: BenchName, data: Path | None, device: str, count: int | None, settings: list[str], all_methods: bool
-) -> Bench:
-    from query2particles.show import note
-
-    if name is BenchName.train:
-        from query2particles.bench.training import bench_train, bench_train_methods
-
-        if all_methods and settings:
-            raise UsageError("with --all-methods every method trains with its own preset: leave out --set")
-        return (
-            bench_train_methods(data, device, say=note)
-            if all_methods
-            else bench_train(data, device, settings=settings, say=note)
-        )
-    if name is BenchName.evaluate:
-        from query2particles.bench.evaluating import bench_evaluate as measure
-    else:
-        from query2particles.bench.answering import bench_answer_methods as measure
-    return measure(data, device, count=count, settings=settings, say=note)
-
-
-def _bench_of_a_server(
-    name: BenchName, data: Path | None, seconds: float | None, count: int | None, settings: list[str]
-) -> Bench:
-    from query2particles.bench.serving import bench_serve, bench_soak
-    from query2particles.show import note
-
-    measure = bench_serve if name is BenchName.serve else bench_soak
-    return measure(data, seconds=seconds, count=count, settings=settings, say=note)
-
-
-@app.command()
-def reproduce(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Results, such as nell-betae-q2p.")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(envvar="Q2P_DATA", help="Folder of benchmark graphs: FB15k, FB15k-237, NELL.")
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where NAME.json goes.")] = Path("benchmarks/results"),
-    runs: Annotated[Path, typer.Option(help="Where the run folders go, and are found again.")] = Path("runs"),
-    seeds: Annotated[str, typer.Option(help="Of the trainings, one each.")] = "0,1,2",
-    device: Device = DeviceName.auto,
-    settings: Settings = None,
-    leaking: Annotated[
-        bool, typer.Option("--leaking", help="Also what trains on test queries, to measure what that is worth.")
-    ] = False,
-    listed: Annotated[bool, typer.Option("--list", help="Name what can be reproduced, and leave.")] = False,
-    json: Json = False,
-) -> None:
-    """Results of the paper and of ours, from data to JSON."""
-    if listed:
-        _list_experiments(json)
-        return
-    if not names:
-        raise UsageError("name at least one result; q2p reproduce --list names them all")
-    try:
-        numbers = [int(seed) for seed in seeds.split(",")]
-    except ValueError:
-        raise UsageError(f"--seeds takes whole numbers, such as 0,1,2, not {clipped(repr(seeds))}") from None
-    from query2particles.reproduce import Watch, compared
-    from query2particles.reproduce import reproduce as make
-    from query2particles.show import note, print_json, print_table, progress_bar, progress_training, say
-
-    made = make(
-        names,
-        data=data,
-        out=out,
-        runs=runs,
-        seeds=numbers,
-        device=device_named(device),
-        settings=settings or [],
-        leaking=leaking,
-        watch=Watch(note, progress_training, progress_bar),
-    )
-    if json:
-        print_json(made.documents[0] if len(names) == len(made.documents) == 1 else list(made.documents))
-    else:
-        for document in made.documents:
-            found = compared(document)
-            print_table(found.title, found.columns, found.rows, right=range(1, len(found.columns)))
-            say(found.words)
-            note(f"Saved in {out / document['name']}.json.")
-    if made.signal is not None:
-        note("Stopped; everything is saved. The same command goes on.")
-        raise Stopped(made.signal)
-
-
-def _list_experiments(json: bool) -> None:
-    from query2particles.experiments.recipes import experiments
-    from query2particles.show import print_json, print_table
-
-    if json:
-        print_json(list(experiments()))
-        return
-    rows = []
-    for one in experiments().values():
-        preset, training = one.recipe.config.preset, one.recipe.config.training
-        size = f"{training.updates:,} × {training.batch:,}"
-        rows.append((one.name, one.recipe.graph, f"{one.queries}/test", preset, size))
-    print_table("", ("name", "graph", "queries", "preset", "updates × batch"), rows, right=(4,))
-
-
-@app.command()
-def report(
-    results: Annotated[Path, typer.Option(help="The folder of result files.")] = Path("benchmarks/results"),
-    docs: Annotated[Path, typer.Option(help="Where the pages go.")] = Path("docs"),
-    json: Json = False,
-) -> None:
-    """Tables from benchmarks/results, as pages of the documentation."""
-    from query2particles.report import write_report
-    from query2particles.show import note, print_json
-
-    pages = write_report(results, docs)
-    if json:
-        print_json({"pages": list(map(str, pages))})
-    else:
-        note(f"Saved in {', '.join(map(str, pages))}.")
+    caption = f"{result.about}; {result.machine}"
+    plot_search(guided_curve(result.figures), result.figures, target, caption=caption)
