@@ -28,7 +28,7 @@ def test_figures() -> None:
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    document = Call(capsys).json("bench", "index", "--entities", "2000", "--dimension", "8", "--out", tmp_path)
+    document = Call(capsys).json("bench", "index", "--entities", "5000", "--dimension", "16", "--out", tmp_path)
     assert document == json.loads((tmp_path / "bench-index.json").read_text("utf-8"))
-    assert "2,000 entities in 8 dimensions" in document["about"]
+    assert "5,000 entities in 16 dimensions" in document["about"]
     assert "## Answers from a large table on a CPU" in speed_page(tmp_path)
