@@ -139,3 +139,12 @@ def test_what_several_processes_cannot_share(method: str, settings: tuple[str, .
 
     with pytest.raises(UsageError, match="several processes cannot share"):
         settled(configured(preset(method), None, settings), 100, torch.device("cpu"), processes=2)
+
+
+def test_best_is_for_one_process(tmp_path: Path) -> None:
+    start = [sys.executable, "-m", "query2particles", "train"]
+    command = [*start, "atlas", "--method", "best", "--out", str(tmp_path / "run")]
+    environment = {**ENVIRONMENT, "WORLD_SIZE": "2", "RANK": "0"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 2
+    assert "without torchrun" in done.stderr

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, get_args
@@ -30,7 +30,7 @@ _DEVICES = ("cpu", "cuda")
 _TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.uint8: "U8", torch.float64: "F64", torch.int64: "I64"}
 """What safetensors calls them."""
 _BLOCK_BYTES = 1 << 26
-"""So much of a tensor is written at once."""
+"""So much of a tensor is written or looked at at once."""
 
 
 @dataclass
@@ -108,9 +108,8 @@ class Saved:
 
     def finite(self) -> bool:
         """Whether all weights are numbers."""
-        # One number that is none makes none of their sum, which needs no memory.
         here = [*self.model.parameters(), *([] if self.rows is None else self.rows.tables.values())]
-        return all(bool(one.sum(dtype=torch.float64).isfinite()) for one in here)
+        return all(map(_is_finite, here))
 
 
 @dataclass(frozen=True)
@@ -236,7 +235,7 @@ class Checkpoint:
     def _load(self, own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
         """Write weights over one's own; such as were kept in bfloat16 become what these are."""
         self._check_forms(own, weights)
-        if not all(bool(one.isfinite().all()) for one in weights.values()):
+        if not all(map(_is_finite, weights.values())):
             raise self._unreadable("it holds weights that are no numbers")
         with torch.no_grad():
             for key, tensor in own.items():
@@ -283,11 +282,20 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 
 def write_blocks(file: BinaryIO, tensor: Tensor) -> None:
+    for block in _blocks(tensor):
+        file.write(block.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    return all(bool(block.isfinite().all()) for block in _blocks(tensor.detach()))
+
+
+def _blocks(tensor: Tensor) -> Iterator[Tensor]:
+    """Some rows at a time: what is made of a whole table may be more than there is memory for."""
     rows = tensor if tensor.dim() else tensor[None]
     together = max(1, _BLOCK_BYTES // max(1, rows[:1].numel() * rows.element_size()))
     for start in range(0, len(rows), together):
-        block = rows[start : start + together].cpu().contiguous()
-        file.write(block.flatten().view(torch.uint8).numpy().data)
+        yield rows[start : start + together]
 
 
 def unwritten(path: Path, reason: object) -> RunError:

@@ -17,7 +17,9 @@ from torch import Tensor, distributed
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-__all__ = ["Group", "processes", "was_restarted"]
+from query2particles.errors import UsageError
+
+__all__ = ["Group", "processes", "processes_in_all", "was_restarted"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,11 @@ class Group:
         self.sum(torch.zeros(1))
 
 
+def processes_in_all() -> int:
+    """How many torchrun has started; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def was_restarted() -> bool:
     """Whether torchrun has started this process in place of one that died."""
     return _restarts() > 0
@@ -78,12 +85,15 @@ def _restarts() -> int:
 @contextmanager
 def processes(device: str) -> Iterator[tuple[Group | None, str]]:
     """The processes that torchrun has started this one with, and the device that is its own; None where it is alone."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+    size = processes_in_all()
     if size < 2:
         yield None, device
         return
     if device == "cuda":
-        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+        number, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if number >= there:
+            raise UsageError(f"process {number} of this machine has no GPU: start as many as there are ({there})")
+        device = f"cuda:{number}"
         torch.cuda.set_device(device)
     store, rank, _ = next(rendezvous("env://"))
     # torchrun keeps its store when it starts processes anew, with the addresses of those that died in it.

@@ -145,15 +145,12 @@ def _named(saved: Saved, group: Group | None, moments: dict[str, list[str]]) -> 
                 own[moment] = torch.zeros((), device=like.device) if moment == "step" else torch.zeros_like(like)
             found[f"optimiser.{name}.{moment}"] = own[moment]
     if saved.rows is not None and saved.table != "whole":
-        found["rows.squares"] = saved.rows.squares[:-1]
-        found["rows.touched"] = saved.rows.touched[:-1]
-    by_entity = {*tables} if group is not None else set()
+        found |= {"rows.squares": saved.rows.squares[:-1], "rows.touched": saved.rows.touched[:-1]}
     if group is not None:
-        entities = saved.entities
         for key, tensor in found.items():
-            name = key.split(".")[1]
-            if (name in by_entity or key.startswith("rows.")) and tensor.dim():
-                found[key] = _sharded(tensor, entities, group)
+            part, name, *_ = key.split(".")
+            if tensor.dim() and (part == "rows" or name in tables):
+                found[key] = _sharded(tensor, saved.entities, group)
     # Where there are none, rows have made no updates.
     found["rows.updates"] = torch.zeros(()) if saved.rows is None else saved.rows.updates.cpu()
     found["random.stream"] = saved.generator.get_state()

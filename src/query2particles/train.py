@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -98,7 +99,7 @@ def train(
 ) -> Trained:
     """Train a run from its start, or from its last save, to its end; `on_note` hears what a person should know.
 
-    All processes of a `group` call it; the leading one writes and speaks.
+    All processes of a `group` call it, and the leading one writes; what hears of it is best given to that one alone.
     """
     leads = group is None or group.leads
     training, device = run.config.training, torch.device(device)
@@ -166,13 +167,13 @@ def train(
                     update.rewind()
                     run.save_last(saved, state, group)
                 mrr = state.latest["all"] if state.latest else None
-                if leads:
-                    on_progress(Progress(state.update, training.updates, loss, speed, mrr, found))
+                on_progress(Progress(state.update, training.updates, loss, speed, mrr, found))
                 clock, since = time.perf_counter(), state.update
                 if stops:
                     break
         memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
-    ended_by = None if state.finished(training) else stopping.signal
+    # Where only another process was told to stop, all do.
+    ended_by = None if state.finished(training) else stopping.signal or signal.SIGTERM
     return Trained(state.update, state.best_update, state.best, state.seconds, memory, ended_by)
 
 

@@ -28,7 +28,6 @@ from query2particles.engine.scored import best_of_all
 from query2particles.errors import UsageError
 from query2particles.graph.edges import Ints
 from query2particles.graph.graph import Graph
-from query2particles.joined import open_run
 from query2particles.methods.registry import METHODS, Model
 from query2particles.presets import preset
 from query2particles.provenance import machine
@@ -145,6 +144,8 @@ def _subject(
         return subject, "native", f"untrained {in_words(settings)}"
     if settings:
         raise UsageError("a run is measured as it is: leave out --set")
+    from query2particles.joined import open_run  # reads weights; without a run nothing does
+
     where, opened = torch.device(device), open_run(run)
     own = opened.graph()
     batch, _ = drawn_queries(own, "test", most=count or _COUNT[where.type], seed=0)

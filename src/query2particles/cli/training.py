@@ -84,7 +84,7 @@ def train(
 ) -> None:
     """Train a model on a graph, or resume a training. Ctrl-C and SIGTERM save, and say how to go on."""
     from query2particles.config import configured
-    from query2particles.distributed import processes, was_restarted
+    from query2particles.distributed import processes, processes_in_all, was_restarted
     from query2particles.graph.folders import open_graph
     from query2particles.presets import preset as preset_named
     from query2particles.run import Run, is_run_folder
@@ -103,6 +103,8 @@ def train(
                 "best answers unions its own way, needs facts to weigh its parts by, and has several losses: leave out "
                 "--unions, --all-edges and --tensorboard"
             )
+        if processes_in_all() > 1:
+            raise UsageError("best is several trainings: start it as one process, without torchrun")
         own = [*(settings or ()), *([] if seed is None else [f"seed={seed}"])]
         train_best(Parts(graph, out, preset or "default", own), device_named(device), json)
         return
