@@ -20,7 +20,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -453,9 +453,17 @@ def weights_digest(run: Run) -> str:
     """What tells the weights of a run from all others."""
     digests = []
     for path in run.weight_files:
-        with path.open("rb") as file:
-            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
+        state = path.stat()
+        digests.append(_digest_of(path, (state.st_ino, state.st_mtime_ns, state.st_size)))
     return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+@lru_cache(maxsize=64)
+def _digest_of(path: Path, state: tuple[int, ...]) -> str:
+    """Of a file as it is in this state: calibration and index both ask, and gigabytes take seconds to read."""
+    del state
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def save_calibration(run: Run, calibration: Calibration) -> Calibration:

@@ -65,16 +65,18 @@ def model_for(run: Run, graph: Graph, device: str, searching: Searching) -> Mode
 
     What guides it is the index of its vectors, if that is asked for, or if there are many entities.
     """
-    indexed = isinstance(run, Joined) and device == "cpu" and is_indexed(run.vectors.folder)
-    if indexed and (searching.by == "index" or (searching.by == "auto" and len(graph.entities) >= _MANY)):
+    if device != "cpu":
+        return run.model(graph, device)
+    if isinstance(run, Joined):
+        many = searching.by == "auto" and len(graph.entities) >= _MANY
+        if not is_indexed(run.vectors.folder) or not (many or searching.by == "index"):
+            return run.model(graph)
         guided = run.answered_by(GUIDED).model(graph)
-        assert isinstance(run, Joined)
         assert isinstance(guided, Guided)
         guided.search = search_for(run.vectors, guided.vectors, Searching("index"))
         return cast(Model, guided)
-    if device == "cpu" and sum(path.stat().st_size for path in run.weight_files if path.exists()) >= _LARGE:
-        return run.mapped_model(graph)
-    return run.model(graph, device)
+    large = sum(path.stat().st_size for path in run.weight_files if path.exists()) >= _LARGE
+    return run.mapped_model(graph) if large else run.model(graph)
 
 
 def search_for(run: Run, model: Model, searching: Searching, graph: str | None = None) -> Search | None:
