@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from query2particles.config import Config, TableName, build
 from query2particles.distributed import Group
@@ -150,14 +150,14 @@ def prepared_subject(
     names = list(entry.entity_tables(config.model))
     rows: Table
     if training.table == "device":
-        model = build(config, graph).to(device)
+        model = build(config, graph)
         trained = trainee_of(model)
         tables = {}
         for name in names:
-            own = getattr(trained, name).detach()
-            tables[name] = torch.cat([own, torch.zeros_like(own[:1])])
+            tables[name] = _with_nothing(getattr(trained, name).detach(), device)
             # What is validated and saved is what the rows are written to.
             setattr(trained, name, nn.Parameter(tables[name][:entities]))
+        model.to(device)
         rows = Table(tables, decay=training.decay, generator=generator)
         moved = with_few_entities(trained, names, capacity)
     else:
@@ -205,8 +205,7 @@ def _sharded_subject(
         moved = with_few_entities(whole, names, capacity).to(device)
         tables = {}
         for name in names:
-            own = getattr(whole, name).detach()[start:stop]
-            tables[name] = torch.cat([own, torch.zeros_like(own[:1])]).to(device)
+            tables[name] = _with_nothing(getattr(whole, name).detach()[start:stop], device)
     rounding = torch.Generator(device).manual_seed(training.seed + group.rank)
     rows = Table(tables, decay=training.decay, generator=rounding)
     if training.table == "bf16":
@@ -218,6 +217,13 @@ def _sharded_subject(
     looking = cast(Model, ShardedLooking(moved, shards))
     working = WorkingSet(moved, names, shards, [part.shape for part in parts])
     return Subject(looking, looking, moved, rows, working, shards, scored)
+
+
+def _with_nothing(rows: Tensor, device: torch.device) -> Tensor:
+    """The rows on a device, and one more that stands for none; the device never holds them twice."""
+    found = torch.zeros((len(rows) + 1, *rows.shape[1:]), device=device)
+    found[:-1] = rows
+    return found
 
 
 def _capacity(parts: Sequence[Part]) -> int:
