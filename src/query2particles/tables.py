@@ -23,7 +23,7 @@ from query2particles.methods.registry import METHODS, Model, trainee_of
 from query2particles.query.algebra import anchor_positions
 from query2particles.workload.stream import Part
 
-__all__ = ["Subject", "prepared_subject", "settled"]
+__all__ = ["Subject", "prepared_subject", "settled", "stays_on_disk"]
 
 _LARGE = 200_000
 """More entities than this are many: `auto` then trains by rows, against some of them."""
@@ -92,13 +92,25 @@ _WORDS = {"device": "on the device", "bf16": "in bfloat16 on the device", "host"
 
 def _fitting(bytes_in_all: int, device: torch.device, *, own: bool) -> TableName:
     """Where tables of so many bytes in float32 are kept; what answers on top of another needs them on the device."""
-    if device.type == "cuda":
-        free = _SHARE * torch.cuda.mem_get_info(device)[0]
-    else:
-        free = _SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    free = _free(device)
     if bytes_in_all <= free or not own:
         return "device"
     return "bf16" if device.type == "cuda" and bytes_in_all / 2 <= free else "host"
+
+
+def _free(device: torch.device) -> float:
+    """How many bytes tables may take."""
+    if device.type == "cuda":
+        return _SHARE * torch.cuda.mem_get_info(device)[0]
+    return _SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+
+
+def stays_on_disk(config: Config, entities: int) -> bool:
+    """Whether the entities' tables, in float32, are more than memory has room for, and the method can do without."""
+    entry = METHODS[config.method]
+    if 4 * entities * entry.numbers_per_entity(config.model) <= _free(torch.device("cpu")):
+        return False
+    return not entry.trains_another and not hasattr(entry.specimen(config.model), "attach")
 
 
 @dataclass(frozen=True)
