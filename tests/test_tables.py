@@ -17,6 +17,7 @@ from processes import ENVIRONMENT, TESTS
 from query2particles import tables
 from query2particles.config import Config, configured
 from query2particles.engine.ahead import Ahead
+from query2particles.engine.looking import Looking
 from query2particles.engine.rows import Filling
 from query2particles.errors import UsageError
 from query2particles.evaluate import evaluate
@@ -26,7 +27,7 @@ from query2particles.presets import preset
 from query2particles.query.algebra import SHAPES
 from query2particles.run import Run
 from query2particles.tables import settled
-from query2particles.train import Progress, Trained, train, validation_set
+from query2particles.train import Progress, Trained, prepare, train, validation_set
 from query2particles.workload.labels import Labelled
 from trainings import contents, tiny
 from worlds import random_graph
@@ -135,6 +136,43 @@ def test_a_run_by_rows_is_validated_saved_and_read_like_any_other(
     assert {name for name, one in weights.items() if len(one) == len(graph.entities)} >= set(names)
     assert {weights[name].dtype for name in names} == {expected}
     assert weights.keys() == model.state_dict().keys()
+
+
+@each_table
+def test_tables_that_memory_has_no_room_for_answer_from_the_file(
+    tmp_path: Path, graph: Graph, validation: Labelled, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = trained(tmp_path / "run", graph, validation, small(table))
+    expected = evaluate(run.model(graph), *validation)
+    monkeypatch.setattr(tables, "_free", lambda _: 0.0)
+    model = run.model(graph)
+    assert isinstance(model, Looking)
+    assert not any(len(one) == len(graph.entities) for one in model.parameters() if one.dim())
+    found = evaluate(model, *validation)
+    for shape, figures in found.shapes.items():
+        assert figures.means == pytest.approx(expected.shapes[shape].means)
+    with pytest.raises(AttributeError):
+        _ = model.entities  # a method of few entities has no table of all
+    assert run.saved_table() == table
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@each_table
+def test_rows_learn_on_a_gpu(tmp_path: Path, graph: Graph, table: str) -> None:
+    """Captured but for those of the host; longer than it takes to capture, and than a pool lasts."""
+    config = small(table, "updates=300", "negatives=24", "batch=64", "rate=0.02", "dimension=16", "dropout=0")
+    with torch.random.fork_rng([torch.device("cuda")]):
+        torch.manual_seed(0)
+        prepared = prepare(config, graph, torch.device("cuda"), folder=tmp_path)
+        means = []
+        for _ in range(3):
+            for _ in range(100):
+                prepared.update(0.02)
+            means.append(prepared.update.mean_loss())
+    assert means == sorted(means, reverse=True)
+    assert means[-1] < 0.9 * means[0]
+    assert prepared.saved.finite()
 
 
 @each_table

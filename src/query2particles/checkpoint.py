@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, get_args
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -123,9 +124,21 @@ class Checkpoint:
     def save_weights(self, weights: Mapping[str, Tensor], state: State) -> None:
         self._write(weights, {"update": state.update, "validation": state.latest})
 
-    def load_weights(self, model: torch.nn.Module) -> None:
-        tensors, _ = self._read()
-        self._load(model.state_dict(), tensors)
+    def load_weights(self, model: torch.nn.Module, but: Collection[str] = ()) -> None:
+        """All of them, `but` some."""
+        tensors, _ = self._read(but=but)
+        self._load({name: one for name, one in model.state_dict().items() if name not in but}, tensors)
+
+    def mapped(self, names: Collection[str]) -> dict[str, Tensor]:
+        """Some of the weights where they lie in the file, of which only what is looked at comes into memory."""
+        self._read(header=True)  # where something is wrong with the file, that says what
+        try:
+            with self.path.open("rb") as file:
+                length = int.from_bytes(file.read(8), "little")
+                header = json.loads(file.read(length))
+            return {name: _mapped(self.path, 8 + length, header[name]) for name in names}
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise self._unreadable(error) from error
 
     def map_weights(self, model: torch.nn.Module) -> None:
         """Give a model, which may be one without memory of its own, the file's memory for its weights.
@@ -208,12 +221,13 @@ class Checkpoint:
         except OSError as error:
             raise unwritten(self.path, error) from error
 
-    def _read(self, *, header: bool = False) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The tensors of the file (none for its `header` alone), and the document that goes with them."""
+    def _read(self, *, header: bool = False, but: Collection[str] = ()) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors of the file (none for its `header` alone, or all `but` some), and the document with them."""
         try:
             with safe_open(self.path, framework="pt") as file:
                 about = json.loads((file.metadata() or {})["about"])
-                tensors = {} if header else {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+                keys = [] if header else [key for key in file.keys() if key not in but]  # noqa: SIM118
+                tensors = {key: file.get_tensor(key) for key in keys}
         except FileNotFoundError as error:
             folder, name = self.path.parent, self.path.name
             raise RunError(
@@ -284,6 +298,15 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 def write_blocks(file: BinaryIO, tensor: Tensor) -> None:
     for block in _blocks(tensor):
         file.write(block.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+
+
+def _mapped(path: Path, start: int, about: Mapping[str, Any]) -> Tensor:
+    """A tensor of a safetensors file, from what its header says of it."""
+    dtype = next(one for one, name in _TYPES.items() if name == about["dtype"])
+    first, last = about["data_offsets"]
+    # Private pages: nothing that is written to them gets into the file.
+    data = np.memmap(path, np.uint8, mode="c", offset=start + first, shape=(last - first,))
+    return torch.from_numpy(data).view(dtype).view(about["shape"])
 
 
 def _is_finite(tensor: Tensor) -> bool:

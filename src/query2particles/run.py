@@ -22,7 +22,7 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -30,12 +30,14 @@ from query2particles import __version__
 from query2particles.checkpoint import Checkpoint, Saved, State, quoted, unwritten
 from query2particles.config import Config, TableName, answered_by, build
 from query2particles.distributed import Group
+from query2particles.engine.looking import FixedRows, Looking
 from query2particles.errors import GraphError, RunError, UsageError
 from query2particles.files import check_replaceable, new_file, write_json
 from query2particles.graph.folders import ATLAS, open_graph
 from query2particles.graph.graph import Graph
 from query2particles.methods.registry import METHODS, Model, trainee_of
 from query2particles.shared_checkpoint import SharedCheckpoint
+from query2particles.tables import stays_on_disk
 
 __all__ = ["CALIBRATION", "JOINED", "RELIABILITY", "Run", "Trace", "is_run_folder"]
 
@@ -176,8 +178,15 @@ class Run:
             )
 
     def model(self, graph: Graph, device: torch.device | str = "cpu") -> Model:
-        """The trained model, ready to answer: the best weights."""
+        """The trained model, ready to answer: the best weights. Tables that memory has no room for stay in the file."""
         self.check(graph)
+        if stays_on_disk(self.config, len(graph.entities)):
+            entry = METHODS[self.config.method]
+            names = entry.entity_tables(self.config.model)
+            with torch.random.fork_rng([]):
+                few = entry.method(1, graph.at(self.config.training.split).relations, self.config.model)
+            self._best.load_weights(few, but=names)
+            return cast(Model, Looking(few, FixedRows(self._best.mapped(names))).eval().to(device))
         with torch.random.fork_rng([]):  # the weights that it starts with are drawn in vain
             model = build(self.config, graph)
         self._best.load_weights(trainee_of(model))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from query2particles.config import Config, TableName, build
 from query2particles.distributed import Group
@@ -24,7 +24,7 @@ from query2particles.methods.registry import METHODS, Model, trainee_of
 from query2particles.query.algebra import anchor_positions
 from query2particles.workload.stream import Part
 
-__all__ = ["Subject", "prepared_subject", "settled"]
+__all__ = ["Subject", "prepared_subject", "settled", "stays_on_disk"]
 
 _LARGE = 200_000
 """More entities than this are many: `auto` then trains by rows, against some of them."""
@@ -93,10 +93,25 @@ _WORDS = {"device": "on the device", "bf16": "in bfloat16 on the device", "host"
 
 def _fitting(bytes_in_all: int, device: torch.device, *, own: bool) -> TableName:
     """Where tables of so many bytes in float32 are kept; what answers on top of another needs them on the device."""
-    free = _SHARE * (torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _available_memory())
+    free = _free(device)
     if bytes_in_all <= free or not own:
         return "device"
     return "bf16" if device.type == "cuda" and bytes_in_all / 2 <= free else "host"
+
+
+def _free(device: torch.device) -> float:
+    """How many bytes tables may take."""
+    if device.type == "cuda":
+        return _SHARE * torch.cuda.mem_get_info(device)[0]
+    return _SHARE * _available_memory()
+
+
+def stays_on_disk(config: Config, entities: int) -> bool:
+    """Whether the entities' tables, in float32, are more than memory has room for, and the method can do without."""
+    entry = METHODS[config.method]
+    if 4 * entities * entry.numbers_per_entity(config.model) <= _free(torch.device("cpu")):
+        return False
+    return not entry.trains_another and not hasattr(entry.specimen(config.model), "attach")
 
 
 @dataclass(frozen=True)
@@ -148,14 +163,14 @@ def prepared_subject(
     names = list(entry.entity_tables(config.model))
     rows: Table
     if training.table == "device":
-        model = build(config, graph).to(device)
+        model = build(config, graph)
         trained = trainee_of(model)
         tables = {}
         for name in names:
-            own = getattr(trained, name).detach()
-            tables[name] = torch.cat([own, torch.zeros_like(own[:1])])
+            tables[name] = _with_nothing(getattr(trained, name).detach(), device)
             # What is validated and saved is what the rows are written to.
             setattr(trained, name, nn.Parameter(tables[name][:entities]))
+        model.to(device)
         rows = Table(tables, decay=training.decay, generator=generator)
         moved = with_few_entities(trained, names, capacity)
     else:
@@ -203,8 +218,7 @@ def _sharded_subject(
         moved = with_few_entities(whole, names, capacity).to(device)
         tables = {}
         for name in names:
-            own = getattr(whole, name).detach()[start:stop]
-            tables[name] = torch.cat([own, torch.zeros_like(own[:1])]).to(device)
+            tables[name] = _with_nothing(getattr(whole, name).detach()[start:stop], device)
     rounding = torch.Generator(device).manual_seed(training.seed + group.rank)
     rows = Table(tables, decay=training.decay, generator=rounding)
     if training.table == "bf16":
@@ -216,6 +230,13 @@ def _sharded_subject(
     looking = cast(Model, ShardedLooking(moved, shards))
     working = WorkingSet(moved, names, shards, [part.shape for part in parts])
     return Subject(looking, looking, moved, rows, working, shards, scored)
+
+
+def _with_nothing(rows: Tensor, device: torch.device) -> Tensor:
+    """The rows on a device, and one more that stands for none; the device never holds them twice."""
+    found = torch.zeros((len(rows) + 1, *rows.shape[1:]), device=device)
+    found[:-1] = rows
+    return found
 
 
 def _capacity(parts: Sequence[Part]) -> int:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from query2particles.engine.rows import Rows, distinct
 
-__all__ = ["Held", "Looking", "standing_in"]
+__all__ = ["FixedRows", "Held", "Looking", "standing_in"]
 
 _BLOCK = 1 << 16
 """Entities whose rows are read at once."""
@@ -34,6 +34,27 @@ class Held(Rows, Protocol):
         ...
 
 
+class FixedRows:
+    """Rows that are only read: tables of any type, wherever they are, with a row for each entity."""
+
+    def __init__(self, tables: Mapping[str, Tensor]) -> None:
+        self.tables = dict(tables)
+
+    @property
+    def entities(self) -> int:
+        return len(next(iter(self.tables.values())))
+
+    def whole_tables(self) -> Mapping[str, Tensor]:
+        return self.tables
+
+    def read(self, ids: Tensor) -> list[Tensor]:
+        found = []
+        for table in self.tables.values():
+            own = ids.clamp(max=self.entities - 1).to(table.device)  # what stands for none may be any
+            found.append(table.index_select(0, own).to(ids.device, torch.float32))
+        return found
+
+
 @contextmanager
 def standing_in(method: Any, tables: Mapping[str, Tensor]) -> Iterator[Any]:
     """Inside, these are the method's tables."""
@@ -46,16 +67,22 @@ def standing_in(method: Any, tables: Mapping[str, Tensor]) -> Iterator[Any]:
         own.update(before)
 
 
+_NONE = FixedRows({})
+
+
 class Looking(nn.Module):
     """The operators of `method`, over all entities of `rows`; `state_dict` is that of a method that holds them all."""
+
+    replayed = False
+    """Rows may have to be waited for."""
 
     def __init__(self, method: nn.Module, rows: Held) -> None:
         super().__init__()
         self.method, self._rows = method, rows
 
     def __getattr__(self, name: str) -> Any:
-        """What needs no entities is the method's own; its factors would be those of few."""
-        if name in ("factors", "penalty"):
+        """What needs no entities is the method's own; its tables and factors would be those of few."""
+        if name in ("factors", "penalty") or name in self.__dict__.get("_rows", _NONE).tables:
             raise AttributeError(name)
         try:
             return super().__getattr__(name)
