@@ -16,7 +16,7 @@ from query2particles.query.algebra import GROUP_NAMES
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["plot_search", "plot_spread", "plot_times", "plot_training"]
+__all__ = ["plot_growth", "plot_search", "plot_spread", "plot_times", "plot_training"]
 
 _GROUPS = {"epfo": ("EPFO", "tab:blue"), "negation": ("negation", "tab:orange")}
 """The averages that are drawn, what people call them, and their colours."""
@@ -118,6 +118,40 @@ def plot_search(
     speed.legend(fontsize="small", frameon=False)
     figure.legend(*found.get_legend_handles_labels(), loc="outside right center", fontsize="small", frameon=False)
     _save(figure, target)
+
+
+_GROWTH = {
+    "queries a second": ("training queries/s", "sampling queries/s"),
+    "GiB": ("tables GiB", "edges GiB", "peak GPU memory GiB", "import, peak memory GiB"),
+    "seconds": ("making edges s", "import s"),
+    "milliseconds an answer": ("answer exactly ms", "answer by index ms"),
+}
+"""What is drawn together, by its unit."""
+
+
+def plot_growth(curves: Mapping[int, Mapping[str, float]], target: Path, *, caption: str) -> None:
+    """What was measured at each number of entities, both axes by powers of ten."""
+    from matplotlib.figure import Figure
+
+    drawn = {
+        unit: [name for name in names if any(name in own for own in curves.values())] for unit, names in _GROWTH.items()
+    }
+    drawn = {unit: names for unit, names in drawn.items() if names}
+    figure = Figure(figsize=(4.6 * len(drawn), 4.4), layout="constrained")
+    figure.supxlabel(textwrap.fill(caption, 60 * len(drawn)), fontsize="x-small")
+    for axes, (unit, names) in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn.items(), strict=True):
+        for name, marker in zip(names, _MARKERS, strict=False):
+            points = [(size, own[name]) for size, own in curves.items() if name in own]
+            axes.plot(*zip(*points, strict=True), marker=marker, label=_without_unit(name))
+        axes.set(xscale="log", yscale="log", xlabel="entities", ylabel=unit)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(fontsize="small", frameon=False)
+    _save(figure, target)
+
+
+def _without_unit(name: str) -> str:
+    return name.rsplit(" ", 1)[0]
 
 
 _FINDS = ("most", "second most", "third most", "fourth most", "fifth most", "sixth most")

@@ -30,10 +30,13 @@ _HEADINGS = {
     "exact": "Exact answers",
     "sample": "Drawing and labelling queries",
     "import": "Import",
+    "import-large": "Import beyond memory",
     "train-cuda": "Training on a GPU",
     "train-methods-cuda": "Training of all methods on a GPU",
     "train-methods-cpu": "Training of all methods on a CPU",
     "train-cpu": "Training on a CPU",
+    "softmax-cuda": "Some entities against all, on a GPU",
+    "softmax-cpu": "Some entities against all, on a CPU",
     "evaluate-cuda": "Evaluation on a GPU",
     "evaluate-cpu": "Evaluation on a CPU",
     "answer-cuda": "Answers on a GPU",
@@ -43,6 +46,8 @@ _HEADINGS = {
     "search-cuda": "The ways of a joined run on a GPU",
     "search-cpu": "The ways of a joined run on a CPU",
     "index": "Answers from a large table on a CPU",
+    "growth-cuda": "Growth on a GPU",
+    "growth-cpu": "Growth on a CPU",
     "serve": "The server under load",
     "soak": "The server in the long run",
 }
@@ -51,6 +56,10 @@ _WORDS = {
     "of three runs each (`q2p bench exact`).",
     "sample": "The sampler against one that draws and labels query by query with plain Python sets, both on all cores "
     "(`q2p bench sample`).",
+    "import-large": "More synthetic triples than fit into the memory that is allowed, in steps on the disk "
+    "(`q2p bench import --large`).",
+    "softmax": "The same model against all entities and against some, whole and by rows, after as many seconds "
+    "(`q2p bench softmax`).",
     "import": "Synthetic triples from a TSV file to a graph folder, in a process of its own, and opening the result "
     "(`q2p bench import`).",
     "train": "Updates of training, against the matrix products of their own scores (forward, and both backward) in the "
@@ -68,6 +77,8 @@ _WORDS = {
     "(`q2p bench search --run RUN`).",
     "index": "The ten best of a made-up table that lies on disk, in clusters, for two particles: by an index "
     "with exact scores of what it finds, and by looking at all entities (`q2p bench index`).",
+    "growth": "Made-up graphs of more and more entities, with as many facts an entity as Freebase has: training, "
+    "sampling, memory, import and answers (`q2p bench growth`).",
     "serve": "A server of a model of FB15k-237's size and 32 connections that ask in turn, on the same cores, with "
     "micro-batching and without it in one run (`q2p bench serve`).",
     "soak": "The same with good, bad and huge requests side by side: what is answered, what is lost, what memory does "

@@ -12,7 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from query2particles.config import Config, TableName, build
+from query2particles.config import Config, TableName, Training, build
 from query2particles.distributed import Group
 from query2particles.engine.looking import Looking
 from query2particles.engine.rows import Table, WorkingSet, with_few_entities
@@ -24,7 +24,7 @@ from query2particles.methods.registry import METHODS, Model, trainee_of
 from query2particles.query.algebra import anchor_positions
 from query2particles.workload.stream import Part
 
-__all__ = ["Subject", "prepared_subject", "settled", "stays_on_disk"]
+__all__ = ["Subject", "prepared_subject", "settled", "stays_on_disk", "subject_by_rows"]
 
 _LARGE = 200_000
 """More entities than this are many: `auto` then trains by rows, against some of them."""
@@ -158,39 +158,55 @@ def prepared_subject(
     if training.table == "whole":
         model = build(config, graph).to(device)
         return Subject(model, trainee_of(model), trainee_of(model))
-    assert training.negatives != "auto", "settled settings are numbers"
-    capacity, entities = _capacity(parts) + training.negatives, len(graph.entities)
-    names = list(entry.entity_tables(config.model))
-    rows: Table
-    if training.table == "device":
-        model = build(config, graph)
-        trained = trainee_of(model)
-        tables = {}
-        for name in names:
-            tables[name] = _with_nothing(getattr(trained, name).detach(), device)
-            # What is validated and saved is what the rows are written to.
-            setattr(trained, name, nn.Parameter(tables[name][:entities]))
-        model.to(device)
-        rows = Table(tables, decay=training.decay, generator=generator)
-        moved = with_few_entities(trained, names, capacity)
-    else:
+    entities = len(graph.entities)
+    if training.table != "device":
         relations = graph.at(training.split).relations
-        moved = cast(Model, entry.method(capacity, relations, config.model).to(device))
-        shapes = {name: getattr(moved, name).shape[1:] for name in names}
-        if training.table == "bf16":
-            tables = {
-                name: torch.zeros((entities + 1, *shape), dtype=torch.bfloat16, device=device)
-                for name, shape in shapes.items()
-            }
-            rows = Table(tables, decay=training.decay, generator=generator)
-        else:
-            if folder is None:
-                raise UsageError("table=host keeps rows in the folder of a run, and there is none here")
-            rows = StoredTable(folder, shapes, entities, decay=training.decay, fresh=fresh)
-        if fresh:
-            _draw_first_rows(rows, config, relations, entities)
-        model = trained = cast(Model, Looking(moved, rows))
+        return subject_by_rows(config, entities, relations, device, parts, generator, folder, fresh=fresh)
+    names = list(entry.entity_tables(config.model))
+    model = build(config, graph)
+    trained = trainee_of(model)
+    tables = {}
+    for name in names:
+        tables[name] = _with_nothing(getattr(trained, name).detach(), device)
+        # What is validated and saved is what the rows are written to.
+        setattr(trained, name, nn.Parameter(tables[name][:entities]))
+    model.to(device)
+    rows = Table(tables, decay=training.decay, generator=generator)
+    moved = with_few_entities(trained, names, _capacity(parts) + _negatives(training))
     return Subject(model, trained, moved, rows, WorkingSet(moved, names, rows, [part.shape for part in parts]))
+
+
+def subject_by_rows(
+    config: Config,
+    entities: int,
+    relations: int,
+    device: torch.device,
+    parts: Sequence[Part],
+    generator: torch.Generator,
+    folder: Path | None = None,
+    *,
+    fresh: bool = True,
+) -> Subject:
+    """The same where nothing of the entities is in float32 on the device, for so many directed relations."""
+    training, entry = config.training, METHODS[config.method]
+    names = list(entry.entity_tables(config.model))
+    moved = cast(Model, entry.method(_capacity(parts) + _negatives(training), relations, config.model).to(device))
+    shapes = {name: getattr(moved, name).shape[1:] for name in names}
+    rows: Table
+    if training.table == "bf16":
+        tables = {
+            name: torch.zeros((entities + 1, *shape), dtype=torch.bfloat16, device=device)
+            for name, shape in shapes.items()
+        }
+        rows = Table(tables, decay=training.decay, generator=generator)
+    else:
+        if folder is None:
+            raise UsageError("table=host keeps rows in the folder of a run, and there is none here")
+        rows = StoredTable(folder, shapes, entities, decay=training.decay, fresh=fresh)
+    if fresh:
+        _draw_first_rows(rows, config, relations, entities)
+    looking = cast(Model, Looking(moved, rows))
+    return Subject(looking, looking, moved, rows, WorkingSet(moved, names, rows, [part.shape for part in parts]))
 
 
 def _sharded_subject(
@@ -198,14 +214,13 @@ def _sharded_subject(
 ) -> Subject:
     """The shard of a process: as many rows as any other has, or fewer, in the last one."""
     training, entry, entities = config.training, METHODS[config.method], len(graph.entities)
-    assert training.negatives != "auto", "settled settings are numbers"
     names = list(entry.entity_tables(config.model))
     each = share_of(entities, group.size)
     start, stop = group.rank * each, min((group.rank + 1) * each, entities)
     if stop <= start:
         raise UsageError(f"{entities:,} entities are too few for {group.size} processes: start fewer")
     shares = [replace(part, count=share_of(part.count, group.size)) for part in parts]
-    capacity = _capacity(shares) + training.negatives
+    capacity = _capacity(shares) + _negatives(training)
     relations = graph.at(training.split).relations
     if training.table == "bf16":
         moved = cast(Model, entry.method(capacity, relations, config.model).to(device))
@@ -242,6 +257,11 @@ def _with_nothing(rows: Tensor, device: torch.device) -> Tensor:
 def _capacity(parts: Sequence[Part]) -> int:
     """How many entities a batch names, at most, besides negatives."""
     return sum(part.count * (2 + len(anchor_positions(part.shape))) for part in parts)
+
+
+def _negatives(training: Training) -> int:
+    assert training.negatives != "auto", "settled settings are numbers"
+    return training.negatives
 
 
 def _draw_first_rows(rows: Table, config: Config, relations: int, entities: int, first: int = 0) -> None:

@@ -26,8 +26,10 @@ from query2particles.config import Config, TableName, Training
 from query2particles.curriculum import doubts, rate_at, training_parts, training_proposal, training_stream
 from query2particles.distributed import Group
 from query2particles.endings import diverged, out_of_memory, stop_signals
+from query2particles.engine.batches import Stream
 from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.loss import Objective
+from query2particles.engine.negatives import Proposal
 from query2particles.engine.shards import ShardedUpdate
 from query2particles.engine.update import POOLED, Update
 from query2particles.errors import WorkloadError
@@ -42,7 +44,7 @@ from query2particles.workload.labels import Labelled
 from query2particles.workload.selection import drawn_queries, stored_queries
 from query2particles.workload.stream import Part
 
-__all__ = ["Prepared", "Progress", "Trained", "prepare", "train", "validation_set"]
+__all__ = ["Prepared", "Progress", "Trained", "assembled", "prepare", "train", "validation_set"]
 
 _REPORT_EVERY = {"cpu": 10, "cuda": 100}
 """Updates between two reports: a loss on CUDA has to be waited for."""
@@ -224,11 +226,25 @@ def prepare(
         config, notes = group.told(settled(config, len(graph.entities), device, table, processes=group.size))
     training = config.training
     generator = torch.Generator(device).manual_seed(training.seed)
-    parts, terms = training_parts(training)
+    parts, _ = training_parts(training)
     subject = prepared_subject(config, graph, device, parts, generator, folder, fresh=table is None, group=group)
-    optimiser = _optimiser(subject, training, device)
     stream = training_stream(graph, training, parts, generator, batches=POOLED if device.type == "cuda" else 1)
     proposal = training_proposal(graph, training, generator, alone=group is None)
+    return assembled(config, subject, stream, proposal, generator, notes)
+
+
+def assembled(
+    config: Config,
+    subject: Subject,
+    stream: Stream,
+    proposal: Proposal,
+    generator: torch.Generator,
+    notes: Sequence[str] = (),
+) -> Prepared:
+    """The same from its parts: what is trained, where queries come from, what their answers are set against."""
+    training = config.training
+    parts, terms = training_parts(training)
+    optimiser = _optimiser(subject, training, generator.device)
     what = subject.moved, optimiser, stream, [part.shape for part in parts], terms
     how: dict[str, Any] = {
         "objective": Objective(training.loss, proposal.count),

@@ -7,6 +7,7 @@ train     updates of training, sampling included, against the matrix products of
 softmax   accuracy of training against some entities, against that of training against all, after as many seconds
 evaluate  evaluation of a query set, against the same model one query at a time
 answer    one query from ids to its ten best answers
+growth    training, sampling, import and answers as a graph grows
 index     the ten best of a large table on disk, by an index and exactly
 
 The last five are in modules of their own, which load torch: `bench.training`, `bench.softmax`, `bench.evaluating`,

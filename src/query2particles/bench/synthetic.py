@@ -14,15 +14,15 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FREEBASE", "power_law_facts", "write_power_law_graph"]
+__all__ = ["FREEBASE", "STEEPNESS", "power_law_facts", "write_power_law_graph"]
 
 Ids: TypeAlias = npt.NDArray[np.int32]
 
 FREEBASE = (86_000_000, 15_000, 338_000_000)
 """Entities, relations and facts of Freebase, about."""
 
-_HEADS, _RELATIONS, _TAILS = 0.5, 0.6, 0.7
-"""How steep each of the three is: the a above."""
+STEEPNESS = 0.5, 0.6, 0.7
+"""Of heads, relations and tails: the a above."""
 
 _AT_ONCE = 1_000_000
 
@@ -34,7 +34,7 @@ def power_law_facts(entities: int, relations: int, facts: int, *, seed: int = 0)
         size = min(_AT_ONCE, facts - start)
         heads, between, tails = (
             _drawn(generator, count, steepness, size)
-            for count, steepness in ((entities, _HEADS), (relations, _RELATIONS), (entities, _TAILS))
+            for count, steepness in zip((entities, relations, entities), STEEPNESS, strict=True)
         )
         yield heads, between, tails
 

@@ -29,10 +29,10 @@ from query2particles.methods.q2p import Q2P
 from query2particles.methods.registry import METHODS
 from query2particles.presets import preset
 from query2particles.provenance import machine
-from query2particles.train import prepare
+from query2particles.train import Prepared, prepare
 from query2particles.workload.stream import Part
 
-__all__ = ["Effort", "Products", "bench_train", "bench_train_methods"]
+__all__ = ["EFFORT_EACH", "Effort", "Products", "bench_train", "bench_train_methods", "timed_updates"]
 
 _CAPTURED = 5
 """By then an update has been captured as a CUDA graph."""
@@ -48,7 +48,7 @@ class Effort:
 
 
 _EFFORT = {"cpu": Effort(warm_up=1, blocks=3, updates=2), "cuda": Effort(warm_up=6 * POOLED, blocks=7, updates=100)}
-_EFFORT_EACH = {"cpu": _EFFORT["cpu"], "cuda": Effort(warm_up=2 * POOLED, blocks=3, updates=50)}
+EFFORT_EACH = {"cpu": _EFFORT["cpu"], "cuda": Effort(warm_up=2 * POOLED, blocks=3, updates=50)}
 """Of each method, where all are compared: some take twenty times as long as others."""
 _GRAPHS = {"cpu": {"FB15k-237": 512}, "cuda": {"FB15k-237": 8192, "NELL": 4096}}
 """What is measured where, and the batch."""
@@ -89,7 +89,7 @@ def bench_train_methods(
 ) -> Bench:
     """Updates of every method that is trained, with its default preset, loss and training mix, sampling included."""
     where = torch.device(device)
-    effort = effort or _EFFORT_EACH[where.type]
+    effort = effort or EFFORT_EACH[where.type]
     name, batch = next(iter(_GRAPHS[where.type].items()))
     graph = bench_graph(data, name, say)
     result = Bench(
@@ -130,20 +130,26 @@ def _updates(
     ):
         torch.manual_seed(config.training.seed)
         prepared = prepare(config, graph, device, folder=Path(folder))
+        return timed_updates(prepared, device, effort), prepared.parts
 
-        def updates(count: int) -> None:
-            for _ in range(count):
-                prepared.update(config.training.rate)
 
-        capture_seconds = seconds_of(lambda: updates(_CAPTURED), device) if on_cuda else 0.0
-        updates(effort.warm_up)
-        seconds = median_seconds(lambda: updates(effort.updates), device, effort.blocks) / effort.updates
+def timed_updates(prepared: Prepared, device: torch.device, effort: Effort) -> dict[str, float]:
+    """What updates take."""
+    on_cuda = device.type == "cuda"
+
+    def updates(count: int) -> None:
+        for _ in range(count):
+            prepared.update(prepared.config.training.rate)
+
+    capture_seconds = seconds_of(lambda: updates(_CAPTURED), device) if on_cuda else 0.0
+    updates(effort.warm_up)
+    seconds = median_seconds(lambda: updates(effort.updates), device, effort.blocks) / effort.updates
     queries = sum(part.count for part in prepared.parts)
     figures = {"queries in a batch": queries, "queries/s": queries / seconds, "ms per update": 1000 * seconds}
     if on_cuda:
         figures["seconds until an update is captured"] = capture_seconds
         figures["peak GPU memory GiB"] = torch.cuda.max_memory_allocated(device) / 2**30
-    return figures, prepared.parts
+    return figures
 
 
 @dataclass(frozen=True)

@@ -187,6 +187,27 @@ def search(
 
 
 @bench_app.command()
+def growth(
+    device: Device = DeviceName.auto,
+    largest: Annotated[
+        int | None,
+        typer.Option(min=20_000, help="Entities of the largest graph.", show_default="a million, 86 on CUDA"),
+    ] = None,
+    dimension: Annotated[int, typer.Option(min=2, help="Numbers of an entity.")] = 400,
+    settings: Settings = None,
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Training, sampling, import and answers as a graph grows; with a picture."""
+    where = device_named(device)
+    from query2particles.bench.growth import bench_growth
+    from query2particles.show import note
+
+    result = bench_growth(where, largest=largest, dimension=dimension, settings=settings or [], say=note)
+    _finish(result, out, json, where, draw=_draw_growth)
+
+
+@bench_app.command()
 def index(
     entities: Annotated[int, typer.Option(min=1000, help="Rows of the table.")] = 10_000_000,
     dimension: Annotated[int, typer.Option(min=2, help="Numbers of a row.")] = 400,
@@ -263,6 +284,13 @@ def _draw_times(result: Bench, target: Path) -> None:
     from query2particles.report import method_times
 
     plot_times(method_times(result.figures), target, caption=f"{result.about}; {result.machine}")
+
+
+def _draw_growth(result: Bench, target: Path) -> None:
+    from query2particles.bench.growth import growth_curves
+    from query2particles.plot import plot_growth
+
+    plot_growth(growth_curves(result.figures), target, caption=f"{result.about}; {result.machine}")
 
 
 def _draw_search(result: Bench, target: Path) -> None:
