@@ -28,6 +28,7 @@ from query2particles.joining import FamilyFit
 from query2particles.methods.cqd import CQDBeam
 from query2particles.methods.joint import FAMILIES, Joint
 from query2particles.methods.q2p import Q2P
+from query2particles.methods.tree import Tree
 from query2particles.query.algebra import SHAPES, Query, anchor_positions, ground, query_ids
 from query2particles.run import JOINED, Run, is_run_folder
 from query2particles.train import train, validation_set
@@ -159,8 +160,32 @@ def test_parts_are_used_alone(whole: Joined, runs: dict[str, Run]) -> None:
     assert narrow.settings.beam == 2
 
 
+@pytest.mark.parametrize("method", ["best", "tree"])
+def test_validation_facts_are_stored_where_it_is_said(whole: Joined, method: str) -> None:
+    """A fact of validation is certain to the search then, and only then; of training facts nothing changes."""
+    train, valid = GRAPH.at("train"), GRAPH.at("valid")
+    heads, relations = np.divmod(valid.keys, valid.relations)
+    sizes = np.diff(valid.offsets)
+    new = [row for row in range(len(heads)) if sizes[row] > len(train.tails_of(int(heads[row]), int(relations[row])))]
+    assert new
+    truths = {}
+    for stored in ("train", "valid"):
+        model = whole.answered_by(method, [f"stored={stored}"]).model(GRAPH)
+        tree = model.tree if isinstance(model, Joint) else model
+        assert isinstance(tree, Tree)
+        truths[stored] = [
+            tree._links_from(torch.tensor([heads[row]]), torch.tensor([relations[row]]))[
+                0, torch.from_numpy(valid.tails[valid.offsets[row] : valid.offsets[row + 1]].astype(np.int64))
+            ]
+            for row in new
+        ]
+    assert all((one == 0).all() for one in truths["valid"])
+    assert all((one < 0).any() for one in truths["train"])
+    assert whole.answered_by(method).config.training.stored == "train"
+
+
 def test_other_methods_and_settings_are_refused(whole: Joined) -> None:
-    with pytest.raises(UsageError, match="best has no settings of its own: --set changes a part, named by --method"):
+    with pytest.raises(UsageError, match="of best only stored can be set: --set changes a part, named by --method"):
         whole.answered_by("best", ["beam=2"])
     with pytest.raises(UsageError, match="gqe cannot answer with what links has learned"):
         whole.answered_by("gqe")

@@ -99,6 +99,7 @@ def test_what_does_not_fit_is_kept_elsewhere() -> None:
     ("method", "settings", "words"),
     [
         ("q2p", ("table=device", "negatives=0"), "also set negatives"),
+        ("q2p", ("stored=valid",), "where you evaluate"),
         ("emql", ("table=device", "negatives=9"), "looks at all entities"),
         ("cqd-beam", ("table=host", "negatives=9"), "set table=device"),
     ],

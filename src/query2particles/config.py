@@ -91,6 +91,9 @@ class Training:
     """Train on the facts of all splits, for use rather than for measuring; there is no validation then."""
     unions: Unions = "native"
     """How unions are answered in validation: side by side, lifted to the root, or by complements."""
+    stored: Literal["train", "valid"] = "train"
+    """What methods that search take for stored when they answer: the training facts; or those of validation, too, which
+    are known by the time that test questions are asked. Not a setting of training."""
     validation: str = ""
     """A folder of validation queries; empty: they are drawn from the graph's validation facts."""
     validate_every: int = 1000
@@ -107,6 +110,11 @@ class Training:
     def split(self) -> Split:
         """Of the nested splits, the one whose facts are trained on."""
         return "test" if self.all_edges else "train"
+
+    @property
+    def known(self) -> Split:
+        """The one whose facts are stored when questions are asked."""
+        return "test" if self.all_edges else self.stored
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,13 +203,17 @@ def extended(config: Config, settings: Sequence[str]) -> Config:
     return changed.with_absolute_paths()
 
 
+_OF_ANSWERS = ("unions", "stored")
+"""What a training keeps though it is about answers."""
+
+
 def answered_by(config: Config, method: str, settings: Sequence[str] = ()) -> Config:
     """The configuration of a method that answers with what `config` has trained: itself, or one on the same ground.
 
     Only settings of how it answers can be changed: what was trained is as it is.
     """
     found = configured(_on_the_same_ground(config, method), None, settings)
-    if over := [name for name in _changes(config.training, found.training) if name != "unions"]:
+    if over := [name for name in _changes(config.training, found.training) if name not in _OF_ANSWERS]:
         raise UsageError(f"{', '.join(over)}: that is how it was trained, which is over; --set what changes answers")
     changed = _changes(config.model, found.model)
     if changed and _weights(found) != _weights(config):
@@ -242,7 +254,7 @@ def _ground(settings: Any) -> Any:
 
 def build(config: Config, graph: Graph) -> Model:
     """The untrained model for a graph."""
-    return make(config.method, graph.at(config.training.split), config.model)
+    return make(config.method, graph.at(config.training.known), config.model)
 
 
 def _changed(start: Config, changes: Mapping[str, Any], where: str = "") -> Config:

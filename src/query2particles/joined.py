@@ -22,6 +22,7 @@ import torch
 
 from query2particles import __version__
 from query2particles.checkpoint import quoted
+from query2particles.config import Training, configured
 from query2particles.errors import RunError, UsageError, WorkloadError, clipped
 from query2particles.files import new_file, write_json
 from query2particles.graph.graph import Graph
@@ -56,9 +57,12 @@ class Joined(Run):
     def answered_by(self, method: str, settings: Sequence[str] = ()) -> Run:
         """Itself; or a part alone, by the name of what answers with it."""
         if method == BEST:
-            if settings:
-                raise UsageError(f"{BEST} has no settings of its own: --set changes a part, named by --method")
-            return self
+            if not settings:
+                return self
+            if any(setting.partition("=")[0].strip() != "stored" for setting in settings):
+                raise UsageError(f"of {BEST} only stored can be set: --set changes a part, named by --method")
+            stored = configured(self.vectors.config, None, settings).training.stored
+            return replace(self, config=replace(self.config, training=replace(self.config.training, stored=stored)))
         if method == GUIDED:
             own = {name: getattr(self, name) for name in Joined.__dataclass_fields__}
             config = replace(self.config, method=GUIDED)
@@ -67,7 +71,8 @@ class Joined(Run):
         return part.answered_by(part.config.method if method == FAST else method, settings)
 
     def model(self, graph: Graph, device: torch.device | str = "cpu") -> Model:
-        return cast(Model, _joint(self.vectors, self.links, graph, torch.tensor(self.weights)).to(device))
+        found = _joint(self.vectors, self.links, graph, torch.tensor(self.weights), self.config.training)
+        return cast(Model, found.to(device))
 
     @property
     def weight_files(self) -> tuple[Path, ...]:
@@ -86,8 +91,9 @@ class GuidedRun(Joined):
     guide: Guide
 
     def model(self, graph: Graph, device: torch.device | str = "cpu") -> Model:
-        edges = graph.at(self.vectors.config.training.split)
-        found = Guided(self.vectors.model(graph), _tree(self.links, graph), edges, self.guide)
+        training = self.config.training
+        tree = _tree(self.links, graph, training.stored)
+        found = Guided(self.vectors.model(graph), tree, graph.at(training.known), self.guide)
         return cast(Model, found.eval().to(device))
 
 
@@ -142,7 +148,8 @@ def join(
     _check_parts(vectors, links, graph)
     validation = weighing(validation, graph)
     nothing = torch.zeros(FAMILIES, len(FEATURES))
-    weights, fits = fit_weights(_joint(vectors, links, graph, nothing).to(device), *validation, progress=progress)
+    unweighted = _joint(vectors, links, graph, nothing, vectors.config.training).to(device)
+    weights, fits = fit_weights(unweighted, *validation, progress=progress)
     (folder / JOINED).unlink(missing_ok=True)  # of an earlier join, whose weights are not those of new parts
     vectors, links = (_placed(run, folder / name) for name, run in zip(PARTS, (vectors, links), strict=True))
     joined = _joined(folder, vectors, links, tuple(map(tuple, weights.tolist())))
@@ -214,14 +221,13 @@ def _joined(folder: Path, vectors: Run, links: Run, weights: tuple[tuple[float, 
     return Joined(**{**own, "folder": folder, "config": config}, vectors=vectors, links=links, weights=weights)
 
 
-def _joint(vectors: Run, links: Run, graph: Graph, weights: torch.Tensor) -> Joint:
-    """On the CPU."""
-    edges = graph.at(vectors.config.training.split)
-    return Joint(vectors.model(graph), _tree(links, graph), edges, weights).eval()
+def _joint(vectors: Run, links: Run, graph: Graph, weights: torch.Tensor, training: Training) -> Joint:
+    """On the CPU; `training` says what is stored."""
+    return Joint(vectors.model(graph), _tree(links, graph, training.stored), graph.at(training.known), weights).eval()
 
 
-def _tree(links: Run, graph: Graph) -> Tree:
-    tree = links.answered_by("tree", ["several=any"]).model(graph)
+def _tree(links: Run, graph: Graph, stored: str) -> Tree:
+    tree = links.answered_by("tree", ["several=any", f"stored={stored}"]).model(graph)
     assert isinstance(tree, Tree)
     return tree
 

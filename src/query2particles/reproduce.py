@@ -24,6 +24,7 @@ from query2particles.experiments.published import (
     FIGURE_OF,
     columns_of,
     figures_of,
+    knows_validation,
     leaked_into,
     printed,
     set_of,
@@ -398,6 +399,8 @@ def compared(document: Mapping[str, Any]) -> Comparison:
         for (queries, method), text in _CAVEATS.items()
         if document["queries"] == f"{queries}/test" and method in (None, document["method"])
     ]
+    if knows_validation(document):
+        words.append("Validation facts were stored when it was asked; published rows may not have them.")
     if leaked_into(document):
         words.append("Trained on these very queries with their hard answers: this measures a leak, not a method.")
     seeds = ", ".join(map(str, document["seeds"]))

@@ -47,6 +47,8 @@ def settled(
 ) -> tuple[Config, list[str]]:
     """The configuration with nothing left to `auto`, and what to say about it; `before` is the table of a save."""
     training, entry = config.training, METHODS[config.method]
+    if training.stored != "train":
+        raise UsageError("stored is about answers: leave it out of training, and --set it where you evaluate")
     bytes_in_all = 4 * entities * entry.numbers_per_entity(config.model)
     negatives, table, notes = training.negatives, training.table, []
     by_rows = not hasattr(trainee_of(entry.specimen(config.model)), "attach")

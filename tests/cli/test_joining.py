@@ -174,7 +174,7 @@ def test_two_runs_are_joined(tmp_path: Path, run: Path, call: Call) -> None:
         ("train GRAPH --method best --out NEW --preset paper", "links has no preset 'paper'"),
         ("train --resume RUN", "is a joined run: name the part that is meant"),
         ("export RUN --out NEW.tsv", "is a joined run: name the part that is meant"),
-        ("evaluate RUN --set beam=3", "best has no settings of its own: --set changes a part, named by --method"),
+        ("evaluate RUN --set beam=3", "of best only stored can be set: --set changes a part, named by --method"),
         ("evaluate RUN --method gqe", "gqe cannot answer with what links has learned"),
         (
             "answer VECTORS e1.r0 --method best",

@@ -90,6 +90,8 @@ def evaluate(
     from query2particles.workload.hardness import hardness as hardness_of
 
     tested = _tested(run, method, settings or (), graph, unions, device)
+    if tested.config.get("training", {}).get("stored") == split.value:
+        raise UsageError(f"with stored={split.value} what these queries ask for is stored: evaluate another --split")
     batch, labels, name = _queries(tested, queries, split, shapes, limit, seed)
     total = sum(map(len, batch.values()))
     how_hard = None

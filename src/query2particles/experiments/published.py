@@ -19,6 +19,7 @@ __all__ = [
     "Published",
     "columns_of",
     "figures_of",
+    "knows_validation",
     "leaked_into",
     "printed",
     "published",
@@ -76,6 +77,12 @@ def printed(method: str, graph: str, kind: str) -> Mapping[str, float]:
 def set_of(result: Mapping[str, Any]) -> str:
     """Which published set the queries of a result stand for: drawn anew or not, betae or q2b."""
     return str(result["queries"]).partition("/")[0].removesuffix("-resampled")
+
+
+def knows_validation(result: Mapping[str, Any]) -> bool:
+    """Whether validation facts were stored when what was evaluated was asked."""
+    config = result["config"]
+    return bool(config.get("vectors", config).get("training", {}).get("stored") == "valid")
 
 
 def leaked_into(result: Mapping[str, Any]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,10 @@ def _joint_experiments(
         parts = tuple(_recipe(name, graph, validation, documents[name], "default") for name in joint["joins"])
         recipe = Recipe(f"{graph.lower()}-{_JOINT}", graph, validation, parts[0].config, parts)
         for name, queries in graphs[graph]["sets"].items():
-            found.append(Experiment(f"{graph.lower()}-{name}-{_JOINT}", recipe, recipe.config, queries))
+            for variant, own in joint["variants"].items():
+                training = replace(recipe.config.training, **own)
+                config = replace(recipe.config, training=training)
+                found.append(Experiment(f"{graph.lower()}-{name}-{_named(_JOINT, variant)}", recipe, config, queries))
     return found
 
 
