@@ -218,7 +218,7 @@ def test_the_results_in_the_readme_are_current() -> None:
 
 def test_the_table_of_averages(tmp_path: Path) -> None:
     """What was measured, what was printed, and nothing where there is neither; the text around it stays."""
-    for name in ("nell-betae-q2p", "nell-q2b-q2p", "nell-betae-gqe"):
+    for name in ("nell-betae-q2p", "nell-q2b-q2p", "nell-betae-gqe", "nell-q2b-emql"):
         shutil.copy(ROOT / "benchmarks" / "results" / f"{name}.json", tmp_path)
     found = {
         name: json.loads((tmp_path / f"{name}.json").read_text("utf-8"))["averages"] for name in ("nell-betae-q2p",)
@@ -236,6 +236,10 @@ def test_the_table_of_averages(tmp_path: Path) -> None:
     cells = [cell.strip() for cell in row.split("|")[1:-1]]
     assert cells[1] == f"{ours} (25.5 / 6.0)"
     assert cells[2] == "(21.9 / 6.0)"
+    shapes = json.loads((tmp_path / "nell-q2b-emql.json").read_text("utf-8"))["shapes"]
+    of_best = sum(own["best_hits@3"] for own in shapes.values()) / len(shapes)
+    (row,) = (line for line in lines if line.startswith("| EmQL "))
+    assert row.split("|")[5].strip() == f"{of_best:.1f} (46.8)", "as its paper counts"
     assert not any(line.startswith("| tree") for line in lines)
     with pytest.raises(UsageError, match="no line"):
         with_results(text.replace(marks[1], ""), tmp_path)

@@ -14,6 +14,7 @@ from query2particles.experiments.published import (
     GROUPS,
     METHOD_NAMES,
     columns_of,
+    figure_printed,
     figures_of,
     leaked_into,
     printed,
@@ -231,7 +232,7 @@ def _averages(results: Path) -> list[str]:
         cells = []
         for graph, kind in columns:
             document = _read(results / f"{graph.lower()}-{kind}-{method}.json")
-            ours = _average(figures_of(document, FIGURE_OF[kind])) if document is not None else ""
+            ours = _average(figures_of(document, figure_printed(kind, method))) if document is not None else ""
             paper = printed(method, graph, kind)
             cells.append(" ".join(filter(None, [ours, f"({_average(paper)})" if paper else ""])))
         if any(cells):

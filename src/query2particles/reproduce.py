@@ -21,8 +21,8 @@ from query2particles.config import Config, configured
 from query2particles.errors import RunError, UsageError
 from query2particles.evaluate import Evaluation, evaluate, result
 from query2particles.experiments.published import (
-    FIGURE_OF,
     columns_of,
+    figure_printed,
     figures_of,
     knows_validation,
     leaked_into,
@@ -62,9 +62,6 @@ _CAVEATS = {
     "best hard answer (best_hits@3) where ours is the mean over all of them: see docs/evaluation.md.",
 }
 """By query set, and method where it is not for all."""
-
-_FIGURES = {("q2b", "emql"): "best_hits@3"}
-"""What a published row counts, where it is not what all others on that set do."""
 
 
 @dataclass(frozen=True)
@@ -377,7 +374,7 @@ class Comparison:
 def compared(document: Mapping[str, Any]) -> Comparison:
     """The figures of a result, those of the paper where it has some, and what lies above and what below."""
     kind = set_of(document)
-    figure = _FIGURES.get((kind, document["method"]), FIGURE_OF[kind])
+    figure = figure_printed(kind, document["method"])
     ours = figures_of(document, figure)
     columns = columns_of(ours)
     paper = printed(document["method"], document["graph"], kind)
