@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -206,6 +207,34 @@ def test_a_kill_at_any_moment_is_no_matter(tmp_path: Path) -> None:
             except subprocess.TimeoutExpired:
                 process.kill()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert contents(tmp_path / "graph") == contents(tmp_path / "reference")
+
+
+@pytest.mark.parametrize("gone", [("read", "facts-0"), ("entities/entities.json",), ()])
+def test_a_kill_while_tidying_up_is_no_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: tuple[str, ...]
+) -> None:
+    """The graph is there, and a part of what it was made from is gone: the next import begins from new."""
+    source = triples(tmp_path / "source.tsv", 2000)
+    import_graph([source]).save(tmp_path / "reference")
+    remove = shutil.rmtree
+
+    def killed(folder: Path, **options: Any) -> None:
+        if folder.name == ".graph.import":
+            for name in ("graph", *gone):
+                path = folder / name
+                remove(path) if path.is_dir() else path.unlink()
+            raise KeyboardInterrupt
+        remove(folder, **options)
+
+    with small_parts():
+        monkeypatch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            import_into([source], tmp_path / "graph", memory=100_000)
+        monkeypatch.setattr(shutil, "rmtree", remove)
+        assert (tmp_path / ".graph.import").is_dir()
+        import_into([source], tmp_path / "graph", memory=100_000)
+    assert not (tmp_path / ".graph.import").exists()
     assert contents(tmp_path / "graph") == contents(tmp_path / "reference")
 
 

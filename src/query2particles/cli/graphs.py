@@ -140,11 +140,11 @@ def _columns(text: str | None) -> tuple[int | str, int | str, int | str] | None:
 
 def size_named(text: str) -> int:
     """A number of bytes: `4GiB`, `500 MB`, `1000000`."""
-    parts = re.fullmatch(r"(\d+(?:\.\d+)?) ?(?:([kMGT]i?)B?|B)?", text.strip())
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?) ?(?:([kKMGT]i?)B?|B)?", text.strip())
     if parts is None:
         raise UsageError(f"{clipped(text)!r} is no amount of memory; say it like 4GiB or 500MB")
     number, unit = parts.groups()
-    return int(float(number) * (_UNITS[unit] if unit else 1))
+    return int(float(number) * (_UNITS[unit.replace("K", "k")] if unit else 1))
 
 
 def _fractions(text: str | None) -> tuple[float, float] | None:

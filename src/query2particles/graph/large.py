@@ -156,9 +156,9 @@ class _Workplace:
             try:
                 yield _Workplace(folder)
             except Query2ParticlesError:  # the sources are wrong: once they are mended, what was made of them is too
-                shutil.rmtree(folder)
+                _abandon(folder)
                 raise
-            shutil.rmtree(folder)
+            _abandon(folder)
 
     def once(self, name: str, make: Callable[[Path], object]) -> Path:
         """The folder of a step, which `make` fills where it is not finished yet."""
@@ -169,6 +169,12 @@ class _Workplace:
 
     def has(self, name: str) -> bool:
         return (self.folder / name).is_dir()
+
+
+def _abandon(folder: Path) -> None:
+    """Remove it. Whoever is killed on the way leaves steps that belong to no import, which the next one removes."""
+    (folder / "import.json").unlink()
+    shutil.rmtree(folder)
 
 
 @dataclass(frozen=True)
