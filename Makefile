@@ -43,10 +43,10 @@ $(READY): pyproject.toml constraints.txt
 	$(INSTALL) '.[dev]'
 	@touch $(READY)
 
-# The tests also build the embedded graph anew and run the CUDA kernels in an interpreter: 180 and 290 MB that nothing
-# else needs.
+# The tests also build the embedded graph anew, run the CUDA kernels in an interpreter, make an index and start a cluster:
+# 180, 290, 70 and 240 MB that nothing else needs.
 $(TESTS): $(READY)
-	$(INSTALL) '.[dev,atlas,kernels]'
+	$(INSTALL) '.[dev,atlas,kernels,index,cluster]'
 	@touch $(TESTS)
 
 demo: setup

@@ -26,7 +26,7 @@ LOCAL = {"num_cpus": 1, "include_dashboard": False, "node_ip_address": "127.0.0.
 
 def main(folder: Path) -> dict[str, Any]:
     told: dict[str, Any] = {}
-    nodes = Nodes(initialize_head=True, head_node_args=LOCAL)
+    nodes: Any = Nodes(initialize_head=True, head_node_args=LOCAL)
     try:
         second = nodes.add_node(num_cpus=1, node_ip_address="127.0.0.1")
         ray.init(address=nodes.address, log_to_driver=False)
@@ -39,7 +39,7 @@ def main(folder: Path) -> dict[str, Any]:
         strict = Reasoner.open(folder, searching=Searching(shards=2))
         assert isinstance(strict.search, Cluster)
         told["sizes"] = list(strict.search.sizes)
-        told["nodes"] = len(nodes.list_all_nodes())  # type: ignore[no-untyped-call]
+        told["nodes"] = len(nodes.list_all_nodes())
         told["alone"] = [_told(one) for one in alone.answer_many(questions)]
         told["shared"] = [_told(one) for one in strict.answer_many(questions)]
         lenient = Reasoner(
@@ -59,7 +59,7 @@ def main(folder: Path) -> dict[str, Any]:
         strict.search.stop()
     finally:
         ray.shutdown()
-        nodes.shutdown()  # type: ignore[no-untyped-call]
+        nodes.shutdown()
     return told
 
 
