@@ -25,7 +25,8 @@ export function useLoaded<Value>(key: string | null, load: (signal: AbortSignal)
     if (key === null) return undefined;
     const abort = new AbortController();
     load(abort.signal).then(
-      (value) => setLoaded({ key, loading: { state: "done", value } }),
+      // An answer that comes after the key has changed must not take the place of the newer one.
+      (value) => abort.signal.aborted || setLoaded({ key, loading: { state: "done", value } }),
       (error: Error) => abort.signal.aborted || setLoaded({ key, loading: { state: "failed", error } }),
     );
     return () => abort.abort();
