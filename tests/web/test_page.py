@@ -277,13 +277,7 @@ def test_the_keyboard_is_enough(workbench: Opener) -> None:
     def pick(text: str) -> None:
         keyboard.type(text)
         expect(offered.first).to_contain_text(re.compile(text, re.IGNORECASE))
-        for _ in range(20):  # while the list belongs to what was typed before, Enter is not heard
-            keyboard.press("Enter")
-            page.wait_for_timeout(200)
-            if not page.get_by_role("dialog").count():
-                return
-            page.get_by_role("dialog").get_by_role("combobox").focus()  # on a busy machine it was lost now and then
-        pytest.fail(f"Enter never picks {text}")
+        keyboard.press("Enter")
 
     expect(page.get_by_role("button", name="Start from an entity")).to_be_visible()
     tab_to("Start from an entity")
