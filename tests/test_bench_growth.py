@@ -15,7 +15,7 @@ from query2particles.files import write_json
 from query2particles.plot import plot_growth
 from query2particles.report import speed_page
 
-MEASURED = {"making edges s", "edges GiB", "sampling queries/s", "training queries/s", "tables GiB"}
+MEASURED = {"making edges s", "facts, million", "edges GiB", "sampling queries/s", "training queries/s", "tables GiB"}
 ALSO_ON_A_CPU = {"import s", "import, peak memory GiB", "answer by index ms", "answer exactly ms", "index recall"}
 
 

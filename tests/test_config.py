@@ -188,7 +188,8 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_presets() -> None:
-    assert preset() == PRESETS["q2p"]["default"] == Config()
+    assert preset() == PRESETS["q2p"]["default"]
+    assert (preset().model, preset().method) == (Config().model, Config().method)
     with pytest.raises(UsageError, match="q2p has no preset 'papers'; it has default"):
         preset("q2p", "papers")
     with pytest.raises(UsageError, match="there is no method 'gqi'; there are q2p, gqe, "):

@@ -14,7 +14,7 @@ from query2particles.curriculum import doubts, rate_at, training_parts, training
 from query2particles.graph.graph import Split
 from query2particles.query.algebra import SHAPES, Complement, Query, nickname
 from query2particles.workload.benchmark import write_set
-from query2particles.workload.groundings import Grounding
+from query2particles.workload.groundings import Grounding, Part
 from query2particles.workload.labels import label
 from query2particles.workload.selection import drawn_queries
 from worlds import random_graph
@@ -42,9 +42,9 @@ def test_a_batch_has_the_shapes_of_the_mix(batch: int, share: float, edge_share:
     assert abs(counts.get(SHAPES["2u"], 0) - share * one_hop) <= 0.5
     assert counts.get(Complement(SHAPES["1p"]), 0) == one_hop
     for part, term in zip(parts, terms, strict=True):
-        added = part.shape in (SHAPES["2u"], Complement(SHAPES["1p"]))
         usual = Grounding.EDGE if edge_share else Grounding.WALK
-        assert part.grounding == (Grounding.ONE_HOP if added else usual)
+        added = {SHAPES["2u"]: Grounding.UNITED, Complement(SHAPES["1p"]): Grounding.ONE_HOP}
+        assert part.grounding == added.get(part.shape, usual)
         assert term.sign == (-1 if part.shape == Complement(SHAPES["1p"]) else 1)
         assert term.smoothing == 0.25
 
@@ -76,8 +76,10 @@ def test_some_queries_are_drawn_by_edge() -> None:
         ("2i", 30, Grounding.WALK),
         ("1p", 16, Grounding.EDGE),
         ("2i", 20, Grounding.EDGE),
-        ("2u", 10, Grounding.ONE_HOP),
+        ("2u", 10, Grounding.UNITED),
     ]
+    as_released, _ = training_parts(replace(training, union_answers="first"))
+    assert as_released[-1] == Part(SHAPES["2u"], 10, Grounding.ONE_HOP)
     everything, _ = training_parts(replace(training, edge_share=1.0, union_share=0.0, mix={"1p": 1.0}))
     assert [(part.count, part.grounding) for part in everything] == [(100, Grounding.EDGE)]
 

@@ -307,8 +307,10 @@ def test_the_table_of_experiments() -> None:
         assert default.preset == "default"
         assert replace(default.model, dropout=preset().model.dropout) == preset().model  # but for that: d 400, K 2
         assert not set(default.training.mix) & {"ip", "pi", "2u", "up"}
-        assert (default.training.union_share, default.training.unions) == (0.0, "native")
-        assert experiment(f"{graph}-betae-q2p-unions").recipe.config.training.union_share == pytest.approx(1 / 3)
+        assert (default.training.union_answers, default.training.unions) == ("any", "native")
+        released = experiment(f"{graph}-betae-q2p-unions").recipe.config.training
+        assert released.union_share == pytest.approx(1 / 3)
+        assert released.union_answers == "first"
     assert {one.queries for name, one in known.items() if name.startswith("nell-betae")} == {"betae"}
     assert {one.queries for name, one in known.items() if name.startswith("fb15k-betae")} == {"betae-resampled"}
     assert {one.recipe.validation for one in known.values()} == {"betae-resampled"}

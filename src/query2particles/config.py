@@ -77,7 +77,10 @@ class Training:
     cap: int = 1_000_000
     """Queries with more answers than this, as far as a draw can tell, are not trained on."""
     union_share: float = 0.0
-    """The share of 1p queries that become unions with another 1p query of the batch, their positive unchanged."""
+    """The share of 1p queries that become unions with another 1p query."""
+    union_answers: Literal["any", "first"] = "any"
+    """What is a positive of such a union: any answer, each as likely, so that scores tell how many there are; or one of
+    the first query's, as in the released code, so that either branch counts as much."""
     inverted_complements: bool = False
     """As many complements of 1p queries as 1p queries, on top of the batch, trained with negated scores."""
     workload: str = ""

@@ -45,7 +45,8 @@ def training_parts(training: Training) -> tuple[list[Part], list[LossTerms]]:
     parts = [Part(SHAPES[name], count - by_edge[name]) for name, count in counts.items() if count > by_edge[name]]
     parts += [Part(SHAPES[name], count, Grounding.EDGE) for name, count in by_edge.items() if count > 0]
     if unions:
-        parts.append(Part(SHAPES["2u"], unions, Grounding.ONE_HOP))
+        united = Grounding.UNITED if training.union_answers == "any" else Grounding.ONE_HOP
+        parts.append(Part(SHAPES["2u"], unions, united))
     every = [terms] * len(parts)
     if one_hop and training.inverted_complements:
         parts.append(Part(Complement(SHAPES["1p"]), one_hop, Grounding.ONE_HOP))

@@ -83,7 +83,7 @@ _AS_RELEASED = Training(
 
 _PRESETS: dict[str, dict[str, tuple[Any, Training]]] = {
     "q2p": {
-        "default": (q2p.PRESETS["default"], Training()),
+        "default": (q2p.PRESETS["default"], Training(smoothing=0.0, union_share=0.25)),
         "small": (
             replace(
                 q2p.PRESETS["default"],
@@ -98,7 +98,7 @@ _PRESETS: dict[str, dict[str, tuple[Any, Training]]] = {
         "paper": (q2p.PRESETS["paper"], _AS_RELEASED),
         "released": (
             q2p.PRESETS["released"],
-            replace(_AS_RELEASED, union_share=1 / 3, inverted_complements=True, unions="dnf"),
+            replace(_AS_RELEASED, union_share=1 / 3, union_answers="first", inverted_complements=True, unions="dnf"),
         ),
     },
     "gqe": {

@@ -52,7 +52,7 @@ def variants() -> Iterator[tuple[str, Settings]]:
             for value in (False, True) if hint is bool else values:
                 if value != getattr(start, option):
                     changes: dict[str, Any] = {option: value}
-                    if (option, value) == ("attention", "none") and start.keep == "summaries":  # which take attention
+                    if (option, value) == ("attention", "none") and start.keep == "means":  # which look at all
                         changes["keep"] = "sample"
                     yield f"{preset}, {option}={value}", replace(start, **changes)
 
@@ -646,6 +646,7 @@ def test_the_presets_are_what_the_two_sources_say() -> None:
     }
 
 
-def test_summaries_take_attention() -> None:
+@pytest.mark.parametrize("keep", ["means", "summaries"])
+def test_what_looks_at_all_particles_is_no_ablation_of_attention(keep: Literal["means", "summaries"]) -> None:
     with pytest.raises(UsageError, match="keep=sample"):
-        Q2P(ENTITIES, STORED_RELATIONS, replace(PRESETS["default"], attention="none"))
+        Q2P(ENTITIES, STORED_RELATIONS, replace(PRESETS["default"], attention="none", keep=keep))

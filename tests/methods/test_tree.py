@@ -41,7 +41,7 @@ each_shape = pytest.mark.parametrize("name", SHAPES)
 
 
 def tree(norm: NormName = "product", *, width: int = ENTITIES, least: float = 0.0, seed: int = 0) -> Tree:
-    options = Settings(dimension=3, t_norm=norm, beam=width, least=least, unseen=0.7, certain=0.9)
+    options = Settings(dimension=3, t_norm=norm, beam=width, least=least, unseen=0.7, certain=0.9, sharpness=0.8)
     found: Tree = with_random_weights(Tree(ENTITIES, 2 * STORED_RELATIONS, options).double().eval(), seed)
     found.attach(EDGES)
     return found
@@ -54,7 +54,7 @@ def link(model: Tree, u: int, r: int, v: int) -> float:
     d = model.settings.dimension
     e, w = (table.detach().numpy() for table in (model.links.entities, model.links.relations))
     h, relation = (row[:d] + 1j * row[d:] for row in (e[u], w[r]))
-    weights = [math.exp(np.real(h * relation * np.conj(row[:d] + 1j * row[d:])).sum()) for row in e]
+    weights = [math.exp(0.8 * np.real(h * relation * np.conj(row[:d] + 1j * row[d:])).sum()) for row in e]
     tails = sum((head, directed) == (u, r) for head, directed, _ in STORED)
     return min(0.9, max(0.7, tails) * weights[v] / sum(weights))
 
@@ -158,9 +158,10 @@ def test_edges_of_another_graph_are_refused() -> None:
     model = Tree(ENTITIES, 2 * STORED_RELATIONS, Settings(dimension=3))
     with pytest.raises(UsageError, match="attach"):
         model.project(model.anchor(torch.tensor([0])), torch.tensor([0]))
-    for wrong in (Settings(certain=1.0), Settings(unseen=0.0)):
-        with pytest.raises(UsageError, match="certain" if wrong.certain == 1 else "unseen"):
-            Tree(ENTITIES, 2 * STORED_RELATIONS, wrong)
+    wrong = {"certain": Settings(certain=1.0), "unseen": Settings(unseen=0.0), "sharpness": Settings(sharpness=0.0)}
+    for name, own in wrong.items():
+        with pytest.raises(UsageError, match=name):
+            Tree(ENTITIES, 2 * STORED_RELATIONS, own)
 
 
 def test_links_by_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -267,6 +267,30 @@ def test_united_and_complemented_one_hop_queries() -> None:
         Part(SHAPES["2p"], 0)
 
 
+def test_unions_have_positives_of_either_branch_by_their_numbers() -> None:
+    """Branches come edge by edge, and of every union each answer is as likely."""
+    part = Part(SHAPES["2u"], 40_000, Grounding.UNITED)
+    shape = SHAPES["1p"]
+    keys = np.stack(np.divmod(EDGES.keys, EDGES.relations), axis=1)
+    rows = Sets(EDGES.entities, EDGES.offsets, EDGES.tails)
+    fixed_stream = FixedStream({shape: (keys, rows)}, [part], torch.Generator().manual_seed(0))
+    for source in (stream(part), fixed_stream):
+        ids, positives = source.draw()[0][:2]
+        of_first, expected, apart = 0, 0.0, 0
+        for (one, by, other, along), positive in zip(ids.tolist(), positives.tolist(), strict=True):
+            some, others = EDGES.tails_of(one, by), EDGES.tails_of(other, along)
+            assert positive in some or positive in others
+            if not np.intersect1d(some, others).size:
+                apart += 1
+                of_first += positive in some
+                expected += len(some) / (len(some) + len(others))
+        assert apart > 10_000
+        assert of_first / apart == pytest.approx(expected / apart, abs=0.015)
+        heavy = [len(EDGES.tails_of(one, by)) for one, by, _, _ in ids.tolist()]
+        sizes = np.diff(EDGES.offsets)
+        assert np.mean(heavy) == pytest.approx((sizes**2).sum() / sizes.sum(), rel=0.05)
+
+
 def test_one_hop_queries_by_edge() -> None:
     """Every stored edge is as likely as query and positive; a fixed workload gives the same."""
     shape = SHAPES["1p"]

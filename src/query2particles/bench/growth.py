@@ -20,7 +20,7 @@ from query2particles.bench.indexing import bench_index
 from query2particles.bench.models import median_seconds, seconds_of
 from query2particles.bench.record import Bench, Say, significant
 from query2particles.bench.symbolic import bench_import_large
-from query2particles.bench.synthetic import FREEBASE, STEEPNESS
+from query2particles.bench.synthetic import FREEBASE, facts_from
 from query2particles.bench.training import EFFORT_EACH, Effort, timed_updates
 from query2particles.config import Config, configured
 from query2particles.curriculum import training_parts
@@ -41,7 +41,10 @@ LARGEST = {"cpu": 1_000_000, "cuda": FREEBASE[0]}
 _SMALLEST = 10_000
 _REFERENCE = 1_000_000
 """What larger graphs are compared with."""
-_ENTITIES_A_RELATION = 100
+_ENTITIES_A_RELATION = FREEBASE[0] // FREEBASE[1]
+_FEWEST_RELATIONS = 100
+_DRAWN = 1.02
+"""So many facts are drawn for each that there is to be, as some repeat: in the largest graph about one in fifty."""
 _BATCH = {"cpu": 512, "cuda": 8192}
 _NEGATIVES = 4096
 _FACTS_AT_ONCE = 1 << 24
@@ -105,16 +108,18 @@ def _trained(entities: int, config: Config, device: torch.device, effort: Effort
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    relations = min(max(entities // _ENTITIES_A_RELATION, 10), FREEBASE[1])
+    relations = min(max(entities // _ENTITIES_A_RELATION, _FEWEST_RELATIONS), FREEBASE[1])
     figures: dict[str, float] = {}
     made: list[DeviceEdges] = []
 
     def make_edges() -> None:
-        facts = _facts(entities, relations, entities * FREEBASE[2] // FREEBASE[0], device, seed)
+        drawn = int(_DRAWN * entities * FREEBASE[2] / FREEBASE[0])
+        facts = _facts(entities, relations, drawn, device, seed)
         made.append(DeviceEdges.of_facts(*facts, entities=entities, relations_count=relations, device=device))
 
     figures["making edges s"] = seconds_of(make_edges, device)
     edges = made.pop()
+    figures["facts, million"] = len(edges.ends) / 2e6  # each is an edge in both directions
     figures["edges GiB"] = sum(one.nbytes for one in vars(edges).values() if isinstance(one, Tensor)) / 2**30
     config, _ = settled(config, entities, device)
     training = config.training
@@ -158,12 +163,13 @@ def _imported_and_asked(entities: int, dimension: int, say: Say) -> dict[str, fl
 
 
 def _facts(entities: int, relations: int, facts: int, device: torch.device, seed: int) -> tuple[Tensor, ...]:
-    """Heads, relations and tails, drawn on the device by the same power laws as `power_law_facts`."""
+    """Heads, relations and tails, drawn on the device by the same laws as `power_law_facts`."""
     generator = torch.Generator(device).manual_seed(seed)
-    columns = [torch.empty(facts, dtype=torch.int32, device=device) for _ in range(3)]
-    for column, count, steepness in zip(columns, (entities, relations, entities), STEEPNESS, strict=True):
-        for start in range(0, facts, _FACTS_AT_ONCE):
-            some = column[start : start + _FACTS_AT_ONCE]
-            uniform = torch.rand(len(some), generator=generator, dtype=torch.float64, device=device)
-            some.copy_(count * uniform ** (1 / (1 - steepness)))
-    return tuple(columns)
+    columns = torch.empty((3, facts), dtype=torch.int32, device=device)
+    for start in range(0, facts, _FACTS_AT_ONCE):
+        some = columns[:, start : start + _FACTS_AT_ONCE]
+        uniforms = torch.rand(some.shape, generator=generator, dtype=torch.float64, device=device)
+        h, r, t = facts_from((uniforms[0], uniforms[1], uniforms[2]), entities, relations)
+        for column, drawn in zip(some, (h, r, t), strict=True):
+            column.copy_(drawn)
+    return columns.unbind()

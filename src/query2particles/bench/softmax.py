@@ -59,6 +59,13 @@ class _Trainee:
     seconds: float = 0.0
     updates: int = 0
 
+    def warm_up(self, device: torch.device) -> None:
+        """Whatever the first updates do besides: compile, capture. At rate zero nothing is learned."""
+        for _ in range(_TOGETHER[device.type]):
+            self.prepared.update(0.0)
+        finish(device)
+        self.prepared.update.mean_loss()  # the next one starts from here
+
     def train(self, until: float, whole: float, device: torch.device) -> None:
         """For a turn, up to so many seconds, of the whole time that there is."""
         training = self.prepared.config.training
@@ -105,6 +112,7 @@ def _measure(result: Bench, graph: Graph, device: torch.device, whole: float, ch
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             torch.manual_seed(config.training.seed)
             trainees[way] = _Trainee(prepare(config, graph, device, folder=folder))
+            trainees[way].warm_up(device)
         turns = math.ceil(whole / _TURN)
         for turn in range(1, turns + 1):
             for trainee in trainees.values():

@@ -72,7 +72,7 @@ class StoredTable(Table):
         own = ids.cpu()
         own = own[own < self.entities]  # those to the end stand for none
         self._note(own)
-        super().write(own, [one[: len(own)] for one in gradients], rate)
+        super().write(own, [one[: len(own)] for one in gradients], float(rate))
 
     def flush(self) -> None:
         """Bring all rows to the disk."""

@@ -213,7 +213,7 @@ class Guided(nn.Module):
         links, settings = self.tree.links, self.tree.settings
         heads, r = u.flatten(), relations[:, None].expand_as(u).flatten()
         stored = self._stored.of(heads, r)
-        led = links.project(links.anchor(heads), r)  # (n · k, d)
+        led = settings.sharpness * links.project(links.anchor(heads), r)  # (n · k, d)
         scores = led.view(*u.shape, -1) @ links.entities[v].mT  # (n, k, m)
         expected = stored.counts.to(scores.dtype).clamp(min=settings.unseen).log()
         p = scores + (expected - self._log_totals(led, stored)).view(*u.shape, 1)

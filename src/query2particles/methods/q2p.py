@@ -9,9 +9,9 @@
     score         φ(P, e_v) = max_k ⟨p⁽ᵏ⁾, e_v⟩
 
 That is the preset `paper`. `released` is the model of the authors' code, which differs (docs/methods.md). The default
-takes from it what helped, layer norms and a block before every later hop, and lets offsets start apart; in an
-intersection K summaries attend to all N·K particles, so that neither the order of the branches nor that of the
-particles changes what comes out, and nothing is computed only to be dropped.
+takes from it what helped, layer norms and a block before every later hop, and lets offsets start apart; an
+intersection is K means of all N·K particles, so that neither the order of the branches nor that of the particles
+changes what comes out, nothing is computed only to be dropped, and a later hop meets what it knows from chains.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class Settings:
     the gates of every hop but the first."""
     passes: int = 1
     """How often a complement goes through its block, and an intersection that has one (`keep`)."""
-    keep: Literal["summaries", "means", "sample", "rows"] = "summaries"
-    """How an intersection comes from N·K particles to K: K summaries attend to all (`Summaries`); K weighted means of
-    them (`Means`); or all go through a block, of which a random sample is kept (one for all queries of a call; evenly
-    spaced when not training), or rows 0, N, 2N, …, as in the released code."""
+    keep: Literal["means", "summaries", "sample", "rows"] = "means"
+    """How an intersection comes from N·K particles to K: K weighted means of all (`Means`); K summaries that attend to
+    them (`Summaries`); or all go through a block, of which a random sample is kept (one for all queries of a call;
+    evenly spaced when not training), or rows 0, N, 2N, …, as in the released code."""
     bias: bool = True
     """A learned bias for each entity."""
     entity_scale: float = 0.05
@@ -116,8 +116,10 @@ class Q2P(nn.Module):
     def __init__(self, entities: int, relations: int, settings: Settings | None = None) -> None:
         super().__init__()
         self.settings = settings = settings or Settings()
-        if (settings.attention, settings.keep) == ("none", "summaries"):
-            raise UsageError("summaries attend to particles: with attention=none, also set keep=sample or keep=rows")
+        if settings.attention == "none" and settings.keep in ("summaries", "means"):
+            raise UsageError(
+                f"{settings.keep} look at all particles: with attention=none, also set keep=sample or keep=rows"
+            )
         d = settings.dimension
         self.entities = nn.Parameter(torch.randn(entities, d) * settings.entity_scale)
         self.relations = nn.Parameter(torch.randn(relations, d) * settings.entity_scale)
@@ -214,7 +216,7 @@ class Projection(nn.Module):
 
 
 class Summaries(nn.Module):
-    """The default's intersection: K summaries attend to all particles, rather than all of them with K to be kept.
+    """Another intersection: K summaries attend to all particles, rather than all of them with K to be kept.
 
         c = mean of all particles P        A = LN(c + Attn(W_q c + S, W_k P, W_v P))        P' = LN(A + MLP(A))
 
@@ -241,7 +243,7 @@ class Summaries(nn.Module):
 
 
 class Means(nn.Module):
-    """Another intersection: K means of all particles, in which every coordinate has weights of its own.
+    """The default's intersection: K means of all particles, in which every coordinate has weights of its own.
 
         c = mean of all particles P      w_ki = softmax over i of U σ(V p_i + W c + s_k)      p'_k = LN(Σ_i w_ki ⊙ p_i)
 

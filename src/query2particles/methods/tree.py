@@ -4,9 +4,10 @@ The search is that of `methods/search`, as in QTO (Bai et al., ICML 2023), and e
 What a link predictor says about one edge is put in relation to the other edges of its head and relation:
 
     p(h, r, t) = 1                                          where the edge (h, r, t) is stored
-               = min(κ, c(h, r) softmax_t φ(h, r, t))       where it is not
+               = min(κ, c(h, r) softmax_t α φ(h, r, t))     where it is not
 
-A softmax says how likely a tail that is drawn from all tails is t. Times c, the number of tails to be expected, that is
+A softmax says how likely a tail that is drawn from all tails is t; as scores were fitted to what is stored, it is too
+sure of itself about the rest, which α < 1 makes up for. Times c, the number of tails to be expected, that is
 how likely t is among them: one of many tails may be as certain as a single one. There are at least as many as are
 stored, and for a head without any, as many as `unseen` says; κ < 1 keeps guesses behind facts. So truths are
 probabilities, and complements, which exclude what is likely, can be trusted.
@@ -46,6 +47,8 @@ class Settings(SearchSettings):
     """c(h, r) where no edge is stored; where some are, it is their number, if that is more."""
     certain: float = 0.99
     """κ: the most likely that an edge which is not stored can be."""
+    sharpness: float = 0.65
+    """α: how much a difference of scores counts."""
     several: Literal["best", "any"] = "best"
     """Where several entities u lead to v: v is as true as the best one makes it, x₁(u) ⊤ p(u, r, v), or as any of them
     does, by the co-norm ⊥ of all: two ways to an answer then make it likelier than one."""
@@ -64,6 +67,8 @@ class Tree(TreeSearch):
         super().__init__(entities, relations, settings := settings or Settings())
         if not 0 < settings.certain < 1:
             raise UsageError(f"certain lies between 0 and 1, and is not {settings.certain}")
+        if settings.sharpness <= 0:
+            raise UsageError(f"sharpness is above 0, and not {settings.sharpness}")
         if settings.unseen <= 0:
             raise UsageError(f"unseen is above 0, however little, and not {settings.unseen}")
         self.settings = settings
@@ -118,7 +123,8 @@ class Tree(TreeSearch):
         state = self.links.project(self.links.anchor(heads), relations)
         multiplied = isinstance(self.links, Factored)
         scores = float32_products(state, self.links.entities) if multiplied else self.links.score(state)
-        p = scores.log_softmax(-1).add_(c.log()[:, None]).clamp_(max=math.log(self.settings.certain))
+        p = scores.mul_(self.settings.sharpness).log_softmax(-1)
+        p = p.add_(c.log()[:, None]).clamp_(max=math.log(self.settings.certain))
         p[stored.pairs, stored.tails] = 0.0
         return p
 

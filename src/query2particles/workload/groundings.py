@@ -50,12 +50,19 @@ class Grounding(Enum):
     With shape 2u this is a one-hop query united with another; with shape n(p(e)) it is the complement of a one-hop
     query, and the positive is what the complement must not have."""
 
+    UNITED = "united"
+    """As `ONE_HOP`, where every branch is that of a random edge, each as likely, and the positive answers any of them,
+    every answer of the union as likely: the more answers a branch has, the more of the positives are its own."""
+
     EDGE = "edge"
     """As `WALK`, where it starts from a random edge and takes a random edge at every step, each as likely: answers come
     as often as edges lead to them, and queries with many answers more often."""
 
     STORED = "stored"
     """They are not grounded: they come from a folder of queries."""
+
+
+_APART = (Grounding.ONE_HOP, Grounding.UNITED)
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ class Part:
             raise UsageError(
                 f"a part of {self.count} {nickname(self.shape)} queries: ask for one or more, or leave it out"
             )
-        if self.grounding is Grounding.ONE_HOP and not all(map(is_one_hop, leaves(self.shape))):
+        if self.grounding in _APART and not all(map(is_one_hop, leaves(self.shape))):
             raise UsageError(f"{nickname(self.shape)} has other than one-hop branches: ground it by a walk")
 
     @property
@@ -81,7 +88,7 @@ class Part:
     @property
     def one_hop(self) -> bool:
         """Whether each one-hop branch is drawn on its own."""
-        return self.grounding is Grounding.ONE_HOP or self.shape == SHAPES["1p"]
+        return self.grounding in _APART or self.shape == SHAPES["1p"]
 
 
 def leaves(query: Query) -> list[Query]:
@@ -109,7 +116,7 @@ def _ground(edges: DeviceEdges, schedule: Schedule, part: Part, rows: int, candi
     first_rows: dict[int, Value] = {}
     choices: list[Value] = []
     nothing = schedule.constant(edges.no_row, rows)
-    by_edge = part.grounding is Grounding.EDGE
+    by_edge = part.grounding in (Grounding.EDGE, Grounding.UNITED)
     step_back = edges.step_back_by_edge if by_edge else edges.step_back
 
     def walk(query: Query, target: Value, barred: Value) -> None:
@@ -134,7 +141,7 @@ def _ground(edges: DeviceEdges, schedule: Schedule, part: Part, rows: int, candi
             draw = edges.draw_rows_by_edge if by_edge else edges.draw_rows
             step = schedule.call(draw, schedule.uniform(rows), widths=[1, 1, 1])
             ids[anchor], ids[position], first_rows[position] = step
-        answer, answered = ids[0], leaves(part.shape)[0]
+        answer, answered = ids[0], part.shape if part.grounding is Grounding.UNITED else leaves(part.shape)[0]
     else:
         draw_answers = edges.draw_answers_by_edge if by_edge else edges.draw_answers
         answer, answered = schedule.apply(draw_answers, schedule.uniform(rows)), part.shape

@@ -163,7 +163,8 @@ class FixedStream:
     """Draws from given queries instead: each as likely, with a uniformly random answer of it.
 
     `workload` holds the ids (n, positions) and the answers of each shape; queries without an answer are left out. Parts
-    grounded by `ONE_HOP` are put together from its 1p queries; of one grounded by `EDGE` every answer is as likely.
+    grounded by `ONE_HOP` or `UNITED` are put together from its 1p queries; of one grounded by `EDGE` every answer is as
+    likely, and of one by `UNITED` every answer of a branch, so that those of several come more often.
     `subsampling` is that of `Stream`.
     """
 
@@ -206,21 +207,15 @@ class FixedStream:
         self._numbers = moved(np.repeat([numbers[shape] for shape in shapes], slots))
         ends = {shape: (first[shape], first[shape] + numbers[shape]) for shape in shapes}
         spans = [stacked.offsets[list(ends[shape])] for shape in shapes]
-        self._by_answer = torch.from_numpy(np.repeat([part.grounding is Grounding.EDGE for part in parts], slots)).to(
-            generator.device
-        )
+        by_answer = [part.grounding in (Grounding.EDGE, Grounding.UNITED) for part in parts]
+        self._by_answer = torch.from_numpy(np.repeat(by_answer, slots)).to(generator.device)
         self._first_answer = moved(np.repeat([start for start, _ in spans], slots))
         self._answer_numbers = moved(np.repeat([stop - start for start, stop in spans], slots))
-        starts = np.cumsum([0, *slots[:-1]]).tolist()
-        firsts = [
-            np.arange(part.count) * draws + start for part, draws, start in zip(parts, self._draws, starts, strict=True)
-        ]
-        self._firsts = moved(np.concatenate(firsts))  # the slot of each query, or of its first branch
 
     def draw(self) -> list[Drawn]:
         """The next batch, part by part."""
         uniforms = torch.rand(
-            2, len(self._first), generator=self._generator, dtype=torch.float64, device=self._generator.device
+            3, len(self._first), generator=self._generator, dtype=torch.float64, device=self._generator.device
         )
         answers = self._first_answer + (uniforms[0] * self._answer_numbers).long()
         rows = torch.where(
@@ -230,18 +225,26 @@ class FixedStream:
         )
         positives = self._answers[self._offsets[rows] + (uniforms[1] * self._sizes[rows]).long()]
         slots = [part.count * draws for part, draws in zip(self.parts, self._draws, strict=True)]
-        pieces = zip(torch.split(self._ids[rows], slots), torch.split(positives, slots), strict=True)
-        answers_in_all = self._sizes[rows[self._firsts]]
-        weights = torch.ones(len(answers_in_all), device=rows.device)
+        columns = self._ids[rows], positives, self._sizes[rows], uniforms[2]
+        queries, answers_in_all = [], []
+        for part, draws, *pieces in zip(
+            self.parts, self._draws, *(torch.split(column, slots) for column in columns), strict=True
+        ):
+            ids, own, sizes, chance = (piece.view(part.count, draws, -1) for piece in pieces)
+            if part.grounding is Grounding.UNITED:
+                sums = sizes.cumsum(1)
+                branch = (sums <= chance[:, :1] * sums[:, -1:]).sum(1, keepdim=True)
+                positive, count = own.gather(1, branch), sums[:, -1:]
+            else:
+                positive, count = own[:, :1], sizes[:, :1]
+            chosen = ids[..., : part.positions // draws].flatten(1)
+            queries.append((chosen, positive.flatten()))
+            answers_in_all.append(count.flatten())
+        weights = torch.ones(sum(part.count for part in self.parts), device=rows.device)
         if self._subsampling:
-            weights = _subsampled(weights, answers_in_all)
-        weights_of = torch.split(weights, [part.count for part in self.parts])
-        drawn = []
-        for part, draws, own_weights, (ids, answers) in zip(self.parts, self._draws, weights_of, pieces, strict=True):
-            own = ids.view(part.count, draws, -1)[..., : part.positions // draws].flatten(1)
-            first = answers.view(part.count, draws)[:, 0]
-            drawn.append(Drawn(own, first, excluded=first, weights=own_weights))
-        return drawn
+            weights = _subsampled(weights, torch.cat(answers_in_all))
+        each = torch.split(weights, [part.count for part in self.parts])
+        return [Drawn(ids, own, excluded=own, weights=w) for (ids, own), w in zip(queries, each, strict=True)]
 
 
 class Joined:
