@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,17 @@ from torch import Tensor
 from query2particles import joining
 from query2particles.engine.sets import Sets
 from query2particles.evaluate import evaluate
-from query2particles.joining import FamilyFit, _Candidates, _compared, _fitted, _loss, _mrr, fit_weights
+from query2particles.joining import (
+    FamilyFit,
+    _Candidates,
+    _compared,
+    _fitted,
+    _loss,
+    _mrr,
+    fit_search,
+    fit_weights,
+    queries_asked,
+)
 from query2particles.methods import q2p, tree
 from query2particles.methods.joint import FAMILIES, FEATURES, Joint
 from query2particles.methods.registry import make
@@ -270,6 +281,28 @@ def test_what_a_fit_says_is_what_an_evaluation_finds(monkeypatch: pytest.MonkeyP
         alone = {family: fit.alone[name] for family, fit in fits.items()}
         assert alone == pytest.approx(mrrs(unit[place].expand(FAMILIES, -1)))
     assert all(weights[family].tolist() == pytest.approx(fit.weights) for family, fit in fits.items())
+
+
+def test_the_search_is_the_best_of_those_that_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a plain evaluation of the first queries of each shape; the tree then has it."""
+    monkeypatch.setattr(joining, "_SEARCHED", 5)
+    batch, labels = drawn_queries(GRAPH, "valid", most=12, seed=0)
+    some, theirs = {}, {}
+    for shape, ids in batch.items():
+        some[shape], own = ids[:5], labels[shape]
+        first = np.arange(len(some[shape]))
+        theirs[shape] = Labels(own.easy.take(first), own.hard.take(first), own.lost.take(first))
+    tree = joint().tree
+    told: list[int] = []
+    chosen, tried = fit_search(tree, batch, labels, progress=told.append)
+    assert sum(told) == queries_asked(batch) - sum(map(len, batch.values()))
+    assert (tree.settings.sharpness, tree.settings.several) == chosen
+    assert tried[chosen] == max(tried.values())
+    assert len(set(tried.values())) > 1
+    for search, mrr in tried.items():
+        tree.settings = replace(tree.settings, sharpness=search.sharpness, several=search.several)
+        assert evaluate(tree, some, theirs).average("all")["mrr"] == mrr
+    assert {search.several for search in tried} == {"any", "best"}
 
 
 def test_families_without_queries_take_the_weights_of_all(monkeypatch: pytest.MonkeyPatch) -> None:

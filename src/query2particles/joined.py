@@ -1,6 +1,6 @@
 """A joined run: a run of vectors and a run of links that answer together (`methods/joint`).
 
-    joined.json          the weights of each family, and what they were fitted to
+    joined.json          how it searches, the weights of each family, and what both were fitted to
     vectors/, links/     the two runs, each usable alone
     calibration.json     as in any run
 
@@ -26,7 +26,7 @@ from query2particles.config import Training, configured
 from query2particles.errors import RunError, UsageError, WorkloadError, clipped
 from query2particles.files import new_file, write_json
 from query2particles.graph.graph import Graph
-from query2particles.joining import FamilyFit, fit_weights
+from query2particles.joining import FamilyFit, Search, fit_search, fit_weights
 from query2particles.methods.guided import Guide, Guided
 from query2particles.methods.joint import FAMILIES, FEATURES, Joint
 from query2particles.methods.registry import METHODS, Model
@@ -42,7 +42,8 @@ BEST, FAST, GUIDED = "best", "fast", "guided"
 PARTS = {"vectors": "q2p", "links": "links"}
 """The folder of each part, and the method that it usually is."""
 
-_FORMAT = 1
+_TREE = "tree"
+_FORMAT = 2
 _COPIED = ("config.json", "trace.jsonl", CALIBRATION, "best.safetensors")
 
 
@@ -53,6 +54,7 @@ class Joined(Run):
     vectors: Run
     links: Run
     weights: tuple[tuple[float, ...], ...]
+    search: Search
 
     def answered_by(self, method: str, settings: Sequence[str] = ()) -> Run:
         """Itself; or a part alone, by the name of what answers with it."""
@@ -67,11 +69,13 @@ class Joined(Run):
             own = {name: getattr(self, name) for name in Joined.__dataclass_fields__}
             config = replace(self.config, method=GUIDED)
             return GuidedRun(**{**own, "config": config}, guide=_guide(settings))
-        part = self.vectors if method in (FAST, self.vectors.config.method) else self.links
-        return part.answered_by(part.config.method if method == FAST else method, settings)
+        if method in (FAST, self.vectors.config.method):
+            return self.vectors.answered_by(self.vectors.config.method, settings)
+        return self.links.answered_by(method, [*(self.search.settings if method == _TREE else ()), *settings])
 
     def model(self, graph: Graph, device: torch.device | str = "cpu") -> Model:
-        found = _joint(self.vectors, self.links, graph, torch.tensor(self.weights), self.config.training)
+        weights = torch.tensor(self.weights)
+        found = _joint(self.vectors, self.links, graph, weights, self.config.training, self.search)
         return cast(Model, found.to(device))
 
     @property
@@ -92,7 +96,7 @@ class GuidedRun(Joined):
 
     def model(self, graph: Graph, device: torch.device | str = "cpu") -> Model:
         training = self.config.training
-        tree = _tree(self.links, graph, training.stored)
+        tree = _tree(self.links, graph, training.stored, self.search)
         found = Guided(self.vectors.model(graph), tree, graph.at(training.known), self.guide)
         return cast(Model, found.eval().to(device))
 
@@ -122,12 +126,14 @@ def open_run(folder: Path) -> Run:
         if document["format"] != _FORMAT:
             raise RunError(f"{path} is in format {quoted(document['format'])}, this version reads {_FORMAT}; join anew")
         weights = tuple(tuple(map(float, row)) for row in document["weights"])
+        search = Search(float(document["search"]["sharpness"]), document["search"]["several"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise RunError(f"{path} cannot be read ({quoted(error)}); restore it, or join the parts again") from error
     if [len(row) for row in weights] != [len(FEATURES)] * FAMILIES or not all(map(isfinite, chain(*weights))):
         raise RunError(f"{path} does not have {FAMILIES} rows of {len(FEATURES)} finite weights; join the parts again")
     vectors, links = (Run.open(folder / name) for name in PARTS)
-    return _joined(folder, vectors, links, weights)
+    links.answered_by(_TREE, search.settings)  # which says what is wrong, where something is
+    return _joined(folder, vectors, links, weights, search)
 
 
 def join(
@@ -149,15 +155,18 @@ def join(
     validation = weighing(validation, graph)
     nothing = torch.zeros(FAMILIES, len(FEATURES))
     unweighted = _joint(vectors, links, graph, nothing, vectors.config.training).to(device)
+    search, searches = fit_search(unweighted.tree, *validation, progress=progress)
     weights, fits = fit_weights(unweighted, *validation, progress=progress)
     (folder / JOINED).unlink(missing_ok=True)  # of an earlier join, whose weights are not those of new parts
     vectors, links = (_placed(run, folder / name) for name, run in zip(PARTS, (vectors, links), strict=True))
-    joined = _joined(folder, vectors, links, tuple(map(tuple, weights.tolist())))
+    joined = _joined(folder, vectors, links, tuple(map(tuple, weights.tolist())), search)
     write_json(
         folder / JOINED,
         {
             "format": _FORMAT,
             "version": __version__,
+            "search": search._asdict(),
+            "searches": [{**tried._asdict(), "mrr": 100 * mrr} for tried, mrr in searches.items()],
             "features": FEATURES,
             "weights": joined.weights,
             "families": {str(family): asdict(fit) for family, fit in fits.items()},
@@ -211,23 +220,33 @@ def _check_parts(vectors: Run, links: Run, graph: Graph) -> None:
             raise UsageError(f"{run.folder} was trained on all facts: nothing is left to weigh it by")
     if METHODS[vectors.config.method].trains_another or vectors.config.method == "links":
         raise UsageError(f"{vectors.folder} has no vectors of queries, it is a run of links; name the other one first")
-    links.answered_by("tree")  # which says what is wrong, where it cannot
+    links.answered_by(_TREE)  # which says what is wrong, where it cannot
 
 
-def _joined(folder: Path, vectors: Run, links: Run, weights: tuple[tuple[float, ...], ...]) -> Joined:
+def _joined(folder: Path, vectors: Run, links: Run, weights: tuple[tuple[float, ...], ...], search: Search) -> Joined:
     own: Mapping[str, Any] = {name: getattr(vectors, name) for name in Run.__dataclass_fields__}
     training = replace(vectors.config.training, unions=METHODS[vectors.config.method].unions[0])
     config = replace(vectors.config, method=BEST, training=training)
-    return Joined(**{**own, "folder": folder, "config": config}, vectors=vectors, links=links, weights=weights)
+    own = {**own, "folder": folder, "config": config}
+    return Joined(**own, vectors=vectors, links=links, weights=weights, search=search)
 
 
-def _joint(vectors: Run, links: Run, graph: Graph, weights: torch.Tensor, training: Training) -> Joint:
+def _joint(
+    vectors: Run,
+    links: Run,
+    graph: Graph,
+    weights: torch.Tensor,
+    training: Training,
+    search: Search | None = None,
+) -> Joint:
     """On the CPU; `training` says what is stored."""
-    return Joint(vectors.model(graph), _tree(links, graph, training.stored), graph.at(training.known), weights).eval()
+    tree = _tree(links, graph, training.stored, search)
+    return Joint(vectors.model(graph), tree, graph.at(training.known), weights).eval()
 
 
-def _tree(links: Run, graph: Graph, stored: str) -> Tree:
-    tree = links.answered_by("tree", ["several=any", f"stored={stored}"]).model(graph)
+def _tree(links: Run, graph: Graph, stored: str, search: Search | None) -> Tree:
+    settings = [] if search is None else search.settings
+    tree = links.answered_by(_TREE, [*settings, f"stored={stored}"]).model(graph)
     assert isinstance(tree, Tree)
     return tree
 

@@ -1,4 +1,7 @@
-"""The weights of a joint reasoner (`methods/joint`), fitted to validation queries: each family of queries has its own.
+"""How a joint reasoner (`methods/joint`) searches and weighs, fitted to validation queries.
+
+First the search is settled, for all queries the same: which of a few ways has the best mean MRR by itself. Then every
+family of queries gets weights of its own.
 
 Of every query, its hard answers compete with the entities that are no answers: those that the vectors or the search
 rank highest, and a random few that stand for all others. A family's weights w minimise
@@ -12,9 +15,9 @@ may rank worse than a part alone; then the part alone is taken: no family is wor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,12 +31,14 @@ from query2particles.engine.method import lacking
 from query2particles.engine.plan import compile_shapes
 from query2particles.engine.ranks import ids_for, scoring
 from query2particles.errors import WorkloadError
+from query2particles.evaluate import evaluate
 from query2particles.graph.edges import Ints
 from query2particles.methods.joint import FAMILIES, FEATURES, Joint
+from query2particles.methods.tree import Tree
 from query2particles.query.algebra import Query
 from query2particles.workload.labels import Labels
 
-__all__ = ["FamilyFit", "fit_weights"]
+__all__ = ["FamilyFit", "Search", "fit_search", "fit_weights", "queries_asked"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -46,6 +51,22 @@ _RANDOM = 100
 _CHUNK = 32
 _PENALTY = 1e-3
 """Of the squares of the weights: a feature that says nothing weighs nothing."""
+
+
+_SHARPNESS = (0.5, 0.65, 0.8, 1.0)
+_SEARCHED = 100
+"""The search is settled by so many queries of each shape."""
+
+
+class Search(NamedTuple):
+    """What of `methods/tree` is settled."""
+
+    sharpness: float
+    several: Literal["best", "any"]
+
+    @property
+    def settings(self) -> list[str]:
+        return [f"{name}={value}" for name, value in self._asdict().items()]
 
 
 @dataclass(frozen=True)
@@ -66,6 +87,41 @@ class _Candidates:
     query: Tensor  # (c,) ascending
     hard: Tensor  # (c,) whether it is a hard answer
     stands_for: Tensor  # (c,) how many entities
+
+
+def queries_asked(batch: Batch) -> int:
+    """How many `fit_search` and `fit_weights` ask together."""
+    return sum(len(ids) + (len(_SHARPNESS) + 1) * min(len(ids), _SEARCHED) for ids in batch.values())
+
+
+def fit_search(
+    tree: Tree,
+    batch: Batch,
+    labels: Mapping[Query, Labels],
+    *,
+    progress: Callable[[int], object] = lambda _: None,
+) -> tuple[Search, dict[Search, float]]:
+    """The search that suits these queries, which the tree then has, and the mean MRR of each that was tried.
+
+    How sharp links are comes first, where all ways to an answer count; then whether they do.
+    """
+    some = {shape: ids[:_SEARCHED] for shape, ids in batch.items()}
+    theirs = {shape: labels[shape].take(np.arange(len(ids))) for shape, ids in some.items()}
+    found: dict[Search, float] = {}
+
+    def try_out(search: Search) -> None:
+        tree.settings = replace(tree.settings, sharpness=search.sharpness, several=search.several)
+        found[search] = evaluate(tree, some, theirs, progress=progress).average("all").get("mrr", 0.0)
+
+    def best() -> Search:
+        return max(found, key=lambda search: found[search])
+
+    for sharpness in _SHARPNESS:
+        try_out(Search(sharpness, "any"))
+    try_out(best()._replace(several="best"))
+    chosen = best()
+    tree.settings = replace(tree.settings, sharpness=chosen.sharpness, several=chosen.several)
+    return chosen, found
 
 
 def fit_weights(

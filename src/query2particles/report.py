@@ -42,6 +42,9 @@ _HEADINGS = {
     "evaluate-cpu": "Evaluation on a CPU",
     "answer-cuda": "Answers on a GPU",
     "answer-cpu": "Answers on a CPU",
+    "answer-nell-cuda": "Answers on a GPU, on NELL",
+    "answer-run-nell-cuda": "Answers of a joined run on a GPU",
+    "answer-run-nell-cpu": "Answers of a joined run on a CPU",
     "answer-methods-cuda": "Answers of all methods on a GPU",
     "answer-methods-cpu": "Answers of all methods on a CPU",
     "search-cuda": "The ways of a joined run on a GPU",
@@ -71,6 +74,8 @@ _WORDS = {
     "that sorts all entities for each query (`q2p bench evaluate`).",
     "answer": "From the ids of a query to its ten best answers, one query at a time and many together "
     "(`q2p bench answer`).",
+    "answer-nell": "The same for NELL (`q2p bench answer --graph NELL`).",
+    "answer-run-nell": "The same for a trained run, by all of its parts (`q2p bench answer --run RUN`).",
     "answer-methods": "From the ids of a query to its ten best answers, by method and shape; empty where a method "
     "lacks an operator (`q2p bench answer --all-methods`).",
     "search": "A joined run by all parts (`best`), by its vectors (`fast`), by full search (`tree`), and by search "

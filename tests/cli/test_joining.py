@@ -230,10 +230,13 @@ def test_evaluation_of_all_and_of_parts(run: Path, call: Call) -> None:
     assert together["method"] == together["config"]["method"] == "best"
     seconds = [Run.open(run / part).cost()[0] for part in PARTS]
     assert together["train_seconds"] == pytest.approx(sum(seconds), abs=0.01)
+    joined = open_run(run)
+    assert isinstance(joined, Joined)
+    search = [word for setting in joined.search.settings for word in ("--set", setting)]
     for method, part, own in (
         ("fast", "vectors", ()),
         ("q2p", "vectors", ()),
-        ("tree", "links", ("--method", "tree")),
+        ("tree", "links", ("--method", "tree", *search)),
         ("cqd-beam", "links", ("--method", "cqd-beam", "--set", "beam=3")),
         ("relax-and-count", "vectors", ("--method", "relax-and-count")),
     ):

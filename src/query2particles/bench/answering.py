@@ -58,6 +58,9 @@ _OF_METHODS = 256
 """Queries of each shape there: calls go round them."""
 
 
+_USUAL_GRAPH = "FB15k-237"
+
+
 @dataclass(frozen=True)
 class Calls:
     """How often something is done to time it: some calls that do not count, then as many as begin in the seconds."""
@@ -88,19 +91,22 @@ def bench_answer(
     data: Path | None,
     device: torch.device | str = "cpu",
     *,
-    graph: str = "FB15k-237",
+    graph: str | None = None,
     run: Path | None = None,
     count: int | None = None,
     settings: Sequence[str] = (),
     say: Say = print,
 ) -> Bench:
-    """Answers of an untrained model of the default preset, of a benchmark graph's size; or of a run, on its graph."""
-    subject, unions, model_in_words = _subject(data, device, graph, run, count, settings, say)
+    """Answers of an untrained model of the default preset, of a benchmark graph's size; or of a run, on its graph.
+
+    Another graph than the usual one, and a run, have a name of their own: one result does not replace the other.
+    """
+    subject, unions, model_in_words = _subject(data, device, graph or _USUAL_GRAPH, run, count, settings, say)
     where, batch, model, entities = subject.device, subject.batch, subject.model, len(subject.graph.entities)
     mixed = {shape: np.resize(ids, (_fitting(subject), ids.shape[1])) for shape, ids in batch.items()}
     answered = sum(map(len, mixed.values()))
     result = Bench(
-        "answer",
+        "-".join(["answer", *(["run"] if run else []), *([subject.graph.name.lower()] if run or graph else [])]),
         machine(where.type),
         f"{where.type}, {subject.graph.name}, {entities:,} entities, {subject.queries:,} test queries of {len(batch)} "
         f"shapes, {model_in_words}; from ids to the best {BEST_ANSWERS} and their scores, one query at a time, and "

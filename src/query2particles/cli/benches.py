@@ -162,7 +162,7 @@ def answer(
 
     if not all_methods:
         result = bench_answer(
-            data, where, graph=graph or _GRAPH, run=run, count=count, settings=settings or [], say=note
+            data, where, graph=graph, run=run, count=count, settings=settings or [], say=note
         )
         _finish(result, out, json, where)
         return

@@ -114,16 +114,19 @@ def _join(
     out: Path, vectors: Run, links: Run, graph: Graph, validation: Labelled | None, device: str, json: bool
 ) -> None:
     from query2particles.joined import join as join_runs
+    from query2particles.joining import queries_asked
     from query2particles.show import note, print_json, progress_bar
 
-    count = 0 if validation is None else sum(map(len, validation[0].values()))
+    count = 0 if validation is None else queries_asked(validation[0])
     with progress_bar("weighing the parts", count) as progress:
         joined, fits = join_runs(out, vectors, links, graph, validation, device=device, progress=progress)
     calibrate_where_possible(joined, graph, device)
     if json:
-        print_json({"run": str(out), "families": _families(joined, fits)})
+        print_json({"run": str(out), "search": joined.search._asdict(), "families": _families(joined, fits)})
         return
     _print_fits(joined, fits)
+    ways = {"any": "every way to an answer counts", "best": "the best way to an answer counts"}
+    note(f"The search: links of sharpness {joined.search.sharpness:g}, {ways[joined.search.several]}.")
     note(f"Saved in {out}. Next:  q2p evaluate {out}")
 
 

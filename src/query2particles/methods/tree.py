@@ -47,7 +47,7 @@ class Settings(SearchSettings):
     """c(h, r) where no edge is stored; where some are, it is their number, if that is more."""
     certain: float = 0.99
     """κ: the most likely that an edge which is not stored can be."""
-    sharpness: float = 0.65
+    sharpness: float = 0.8
     """α: how much a difference of scores counts."""
     several: Literal["best", "any"] = "best"
     """Where several entities u lead to v: v is as true as the best one makes it, x₁(u) ⊤ p(u, r, v), or as any of them

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from query2particles.engine.exact import Batch, exact_answers
 from query2particles.engine.sets import Sets
+from query2particles.graph.edges import Ints
 from query2particles.graph.graph import Graph, Split, smaller
 from query2particles.query.algebra import Query
 
@@ -28,6 +29,10 @@ class Labels:
     easy: Sets
     hard: Sets
     lost: Sets
+
+    def take(self, rows: Ints) -> Labels:
+        """Those of some queries."""
+        return Labels(self.easy.take(rows), self.hard.take(rows), self.lost.take(rows))
 
 
 Labelled: TypeAlias = tuple[Batch, Mapping[Query, Labels]]
