@@ -144,8 +144,10 @@ def answer(
     data: Data = None,
     device: Device = DeviceName.auto,
     count: UsualCount = None,
-    graph: Annotated[str | None, typer.Option(metavar="NAME", help="A graph in --data.", show_default=_GRAPH)] = None,
-    run: Annotated[Path | None, typer.Option(metavar="RUN", help="A run instead, on its own graph.")] = None,
+    graph: Annotated[
+        str | None, typer.Option("--graph", metavar="NAME", help="A graph in --data.", show_default=_GRAPH)
+    ] = None,
+    run: Annotated[Path | None, typer.Option("--run", metavar="RUN", help="A run instead, on its own graph.")] = None,
     settings: Settings = None,
     all_methods: Annotated[bool, typer.Option("--all-methods", help="Every method, by shape; with a picture.")] = False,
     out: Out = None,
@@ -170,7 +172,7 @@ def answer(
 
 @bench_app.command()
 def search(
-    run: Annotated[Path, typer.Option(metavar="RUN", help="The joined run.")],
+    run: Annotated[Path, typer.Option("--run", metavar="RUN", help="The joined run.")],
     device: Device = DeviceName.auto,
     count: UsualCount = None,
     out: Out = None,

@@ -74,7 +74,8 @@ def train(
         bool, typer.Option("--all-edges", help="Train on the facts of all splits: for use, not for measuring.")
     ] = False,
     resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Go on with a run that ended early, or with more updates.")
+        Path | None,
+        typer.Option("--resume", metavar="RUN", help="Go on with a run that ended early, or with more updates."),
     ] = None,
     device: Device = DeviceName.auto,
     tensorboard: Annotated[
