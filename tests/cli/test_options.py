@@ -12,7 +12,7 @@ SOURCES = sorted((Path(__file__).parents[2] / "src" / "query2particles" / "cli")
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
 def test_options_with_a_metavar_say_their_name(path: Path) -> None:
-    """typer 0.27 takes it from the metavar otherwise where both are the same but for case: --RUN."""
+    """Typer 0.27 takes it from the metavar otherwise where both are the same but for case: --RUN."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if not (isinstance(node, ast.Call) and ast.unparse(node.func) == "typer.Option"):
             continue
