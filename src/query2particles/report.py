@@ -100,6 +100,9 @@ _SETS = {
 _FIGURES_IN_WORDS = {"betae": "MRR", "q2b": "Hit@3"}
 _README = ("<!-- The results: made by `q2p report`, not by hand. -->", "<!-- The end of the results. -->")
 
+_KNOWING = {f"{method}-known": f"{METHOD_NAMES[method]}, validation facts stored" for method in ("tree", "best")}
+"""Variants that have a row of their own among the averages."""
+
 _MORE_FIGURES = {"q2b": ("best_hits@3",)}
 """Figures that have a row of their own below a result's first."""
 
@@ -230,10 +233,10 @@ def with_results(readme: str, results: Path) -> str:
 
 
 def _averages(results: Path) -> list[str]:
-    """By method, of its default variant on every graph and set: here, and in brackets as published."""
+    """By method, mostly of its default variant, on every graph and set: here, and in brackets as published."""
     columns = sorted(_sets(), key=lambda column: column[1])  # one set after the other
     rows = []
-    for method, name in METHOD_NAMES.items():
+    for method, name in (METHOD_NAMES | _KNOWING).items():
         cells = []
         for graph, kind in columns:
             document = _read(results / f"{graph.lower()}-{kind}-{method}.json")
