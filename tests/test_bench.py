@@ -23,6 +23,7 @@ from query2particles.bench import answering
 from query2particles.bench.answering import Calls, bench_answer, bench_answer_methods, best_answers
 from query2particles.bench.evaluating import bench_evaluate, plain_mrr
 from query2particles.bench.softmax import WAYS, bench_softmax
+from query2particles.bench.symbolic import bench_import_large
 from query2particles.bench.training import Effort, Products, bench_train, bench_train_methods
 from query2particles.cli import app
 from query2particles.config import configured
@@ -326,3 +327,11 @@ def test_bench_softmax_trains_every_way_for_as_long() -> None:
         found.ratios["atlas rows"], abs=2e-3
     )
     assert any("losses" in words for words in said)
+
+
+def test_the_memory_of_an_import_is_its_own() -> None:
+    """Not that of the process which measures it, though Linux counts that to whatever it starts."""
+    held = np.ones(1 << 27)  # 1 GiB
+    found = bench_import_large(2_000, 1 << 30, lambda _: None).figures
+    assert 0.02 < found["peak memory GiB"] < 0.8
+    assert held[-1] == 1
