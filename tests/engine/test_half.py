@@ -101,7 +101,7 @@ def test_gradients_are_handed_over_in_float32(preset: str) -> None:
         assert expected is not None, name
         assert found.dtype == torch.float32
         assert torch.equal(found, halves[name].float())
-        # What moves the weights of all particles alike cancels out but for the activation: little is left, and rounding.
+        # What moves the weights of all particles alike cancels out but for the activation: little is left but rounding.
         bound = 0.3 if name in ("intersection.seeds", "intersection.context.weight") else 0.1
         assert float((found - expected).norm()) < bound * float(expected.norm()), name
 
