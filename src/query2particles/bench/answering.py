@@ -91,7 +91,7 @@ def bench_answer(
     data: Path | None,
     device: torch.device | str = "cpu",
     *,
-    graph: str | None = None,
+    graph: str = _USUAL_GRAPH,
     run: Path | None = None,
     count: int | None = None,
     settings: Sequence[str] = (),
@@ -101,12 +101,15 @@ def bench_answer(
 
     Another graph than the usual one, and a run, have a name of their own: one result does not replace the other.
     """
-    subject, unions, model_in_words = _subject(data, device, graph or _USUAL_GRAPH, run, count, settings, say)
+    subject, unions, model_in_words = _subject(data, device, graph, run, count, settings, say)
     where, batch, model, entities = subject.device, subject.batch, subject.model, len(subject.graph.entities)
     mixed = {shape: np.resize(ids, (_fitting(subject), ids.shape[1])) for shape, ids in batch.items()}
     answered = sum(map(len, mixed.values()))
+    name = f"answer-run-{subject.graph.name.lower()}" if run else "answer"
+    if not run and graph != _USUAL_GRAPH:
+        name += f"-{graph.lower()}"
     result = Bench(
-        "-".join(["answer", *(["run"] if run else []), *([subject.graph.name.lower()] if run or graph else [])]),
+        name,
         machine(where.type),
         f"{where.type}, {subject.graph.name}, {entities:,} entities, {subject.queries:,} test queries of {len(batch)} "
         f"shapes, {model_in_words}; from ids to the best {BEST_ANSWERS} and their scores, one query at a time, and "

@@ -44,7 +44,7 @@ _REFERENCE = 1_000_000
 _ENTITIES_A_RELATION = FREEBASE[0] // FREEBASE[1]
 _FEWEST_RELATIONS = 100
 _DRAWN = 1.02
-"""So many facts are drawn for each that there is to be, as some repeat: in the largest graph about one in fifty."""
+"""So many facts are drawn for each that there is to be, as some repeat: of ten million entities about one in forty."""
 _BATCH = {"cpu": 512, "cuda": 8192}
 _NEGATIVES = 4096
 _FACTS_AT_ONCE = 1 << 24

@@ -163,7 +163,9 @@ def answer(
     from query2particles.show import note, print_times
 
     if not all_methods:
-        result = bench_answer(data, where, graph=graph, run=run, count=count, settings=settings or [], say=note)
+        result = bench_answer(
+            data, where, graph=graph or _GRAPH, run=run, count=count, settings=settings or [], say=note
+        )
         _finish(result, out, json, where)
         return
     result = bench_answer_methods(data, where, count=count, settings=settings or [], say=note)

@@ -6,8 +6,8 @@ What a link predictor says about one edge is put in relation to the other edges 
     p(h, r, t) = 1                                          where the edge (h, r, t) is stored
                = min(κ, c(h, r) softmax_t α φ(h, r, t))     where it is not
 
-A softmax says how likely a tail that is drawn from all tails is t; as scores were fitted to what is stored, it is too
-sure of itself about the rest, which α < 1 makes up for. Times c, the number of tails to be expected, that is
+A softmax says how likely a tail that is drawn from all tails is t; how much differences of scores should count in a
+search, α, depends on the graph. Times c, the number of tails to be expected, that is
 how likely t is among them: one of many tails may be as certain as a single one. There are at least as many as are
 stored, and for a head without any, as many as `unseen` says; κ < 1 keeps guesses behind facts. So truths are
 probabilities, and complements, which exclude what is likely, can be trusted.
