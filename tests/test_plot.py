@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from query2particles.plot import plot_times, plot_training
+from query2particles.plot import plot_particles, plot_times, plot_training
 
 TRACE: list[dict[str, Any]] = [
     {"update": 10, "loss": 8.7, "queries_per_second": 100, "seconds": 1.0},
@@ -112,3 +112,24 @@ def test_times_are_drawn_by_size_method_and_shape(saved: Callable[[], Any], tmp_
         assert math.isnan(lines["another"][2])
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["one", "another"]
+
+
+def test_particles_are_drawn_by_column(saved: Callable[[], Any], tmp_path: Path) -> None:
+    curves = {
+        "ours": {1: {"2i FULL": 1.0, "2i DIVR": 2.0, "all FULL": 3.0}, 4: {"2i FULL": 4.0}},
+        "the paper": {1: {"2i FULL": 5.0}, 2: {"2i FULL": 6.0, "2i DIVR": 7.0}},
+    }
+    plot_particles(curves, tmp_path / "particles.png")
+    figure = saved()
+    assert [axes.get_title() for axes in figure.axes] == ["2i", "all"]
+    first, second = ({line.get_label(): line.get_xydata().tolist() for line in axes.lines} for axes in figure.axes)
+    assert first == {
+        "FULL, ours": [[1, 1.0], [4, 4.0]],
+        "DIVR, ours": [[1, 2.0]],
+        "FULL, the paper": [[1, 5.0], [2, 6.0]],
+        "DIVR, the paper": [[2, 7.0]],
+    }
+    assert second["FULL, ours"] == [[1, 3.0]]
+    again = (tmp_path / "particles.png").read_bytes()
+    plot_particles(curves, tmp_path / "particles.png")
+    assert (tmp_path / "particles.png").read_bytes() == again

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from query2particles import report
 from query2particles.errors import UsageError
-from query2particles.experiments.published import GROUPS, figures_of, published
-from query2particles.query.algebra import EPFO, NEGATION
-from query2particles.report import method_times, results_page, speed_page, with_results, write_report
+from query2particles.experiments.published import GROUPS, figures_of, published, study
+from query2particles.experiments.recipes import experiment
+from query2particles.query.algebra import EPFO, NEGATION, SHAPES
+from query2particles.report import method_times, results, results_page, speed_page, with_results, write_report
+from query2particles.report.documents import read_results
+from query2particles.report.studies import PARTICLES_FIGURE, particle_curves
 
 ROOT = Path(__file__).parent.parent
 
@@ -21,7 +23,12 @@ ROOT = Path(__file__).parent.parent
 def document(
     name: str = "nell-betae-q2p", queries: str = "betae/test", shapes: tuple[str, ...] = EPFO
 ) -> dict[str, Any]:
-    """A result whose figures tell where they stand: 1.0 for the first shape, 2.0 for the second …"""
+    """A result whose figures tell where they stand: 1.0 for the first shape, 2.0 for the second …
+
+    Its settings are those that its recipe has now.
+    """
+    one = experiment(name)
+    parts = dict(zip(("vectors", "links"), (part.config.as_json() for part in one.recipe.parts), strict=False))
     entries = {
         shape: {"queries": 10, "mrr": float(number), "hits@3": 10.0 + number, "best_hits@3": 20.0 + number}
         for number, shape in enumerate(shapes, start=1)
@@ -29,11 +36,11 @@ def document(
     averages = {"epfo": {"mrr": 77.77, "hits@3": 66.66}, "negation": {"mrr": 55.55} if NEGATION[0] in shapes else {}}
     return {
         "name": name,
-        "method": "q2p",
-        "graph": "NELL",
+        "method": "best" if parts else one.config.method,
+        "graph": one.recipe.graph,
         "queries": queries,
         "seeds": [0, 1],
-        "config": {},
+        "config": parts or one.config.as_json(),
         "commit": "0123456789abcdef",
         "machine": "a machine",
         "train_seconds": 1234.5,
@@ -66,8 +73,11 @@ def test_figures_stand_in_their_columns(tmp_path: Path) -> None:
     assert row(nell, "`nell-betae-q2p`") == [*expected[:9], "77.77", *expected[9:], "55.55"]
     assert row(nell, "BetaE [1]")[:3] == ["53.0", "13.0", "11.4"]
     assert row(nell, "GQE [1]")[-6:] == [""] * 6
-    assert "q2p reproduce nell-betae-q2p-paper" in nell
-    assert "`q2p reproduce nell-betae-q2p`" not in nell
+    (missing,) = [line for line in nell.splitlines() if line.startswith("Not measured yet")]
+    assert "`q2p reproduce nell-betae-NAME`" in missing
+    names = missing.partition("): ")[2].removesuffix(".").split(", ")
+    assert {"gqe", "cqd-beam", "best-known"} <= set(names)
+    assert "q2p" not in names
 
 
 def test_both_kinds_of_hits_have_a_row(tmp_path: Path) -> None:
@@ -78,20 +88,239 @@ def test_both_kinds_of_hits_have_a_row(tmp_path: Path) -> None:
     assert row(nell, "Q2P [1]")[5:7] == ["47.0", "38.0"]  # pi before ip, other than in the paper's table
 
 
-def test_where_a_number_comes_from(tmp_path: Path) -> None:
-    write(tmp_path, document())
-    (line,) = [line for line in results_page(tmp_path).splitlines() if line.startswith("- [`nell-betae-q2p`]")]
-    for words in ("results/nell-betae-q2p.json", "seeds 0, 1", "1,234 s", "2.50 GiB", "a machine", "0123456789ab"):
-        assert words in line
+def test_what_a_training_costs_and_where_its_numbers_are(tmp_path: Path) -> None:
+    """One row for the results of one training, another for the same recipe trained again."""
+    for name, kind in (("nell-betae-q2p", "betae"), ("nell-q2b-q2p", "q2b"), ("nell-betae-q2p-dnf", "betae")):
+        write(tmp_path, document(name, f"{kind}/test"))
+    write(tmp_path, {**document("nell-betae-q2p-de-morgan"), "train_seconds": 99.6, "gpu_memory_gib": 0})
+    write(tmp_path, {**document("nell-betae-gqe"), "machine": "another machine"})
+    cost = section(results_page(tmp_path), "Cost")
+    cells = [line.strip("| ").split(" | ") for line in cost.splitlines() if line.startswith("| `nell-q2p` |")]
+    assert cells[0][1:7] == ["1,234", "2.50", "5,000 × 4,096", "0, 1", "[1]", "0123456789ab"]
+    assert [name in cells[0][7] for name in ("betae-q2p", "q2b-q2p", "betae-q2p-dnf")] == [True] * 3
+    assert "](../benchmarks/results/nell-q2b-q2p.json)" in cells[0][7]
+    assert "de-morgan" not in cells[0][7]
+    assert cells[1][1:4] == ["100", "", "5,000 × 4,096"]
+    assert len(cells) == 2
+    assert row(cost, "`nell-gqe`")[4] == "[2]"
+    assert "- [1] a machine\n- [2] another machine\n" in cost
+
+
+def test_a_joint_reasoner_costs_what_its_parts_do(tmp_path: Path) -> None:
+    write(tmp_path, document("nell-betae-best"))
+    assert row(section(results_page(tmp_path), "Cost"), "`nell-best`")[2] == "5,000 × 4,096 + 16,000 × 1,024"
 
 
 def test_every_commit_is_named(tmp_path: Path) -> None:
     commits = f"{'a' * 40}-dirty; {'b' * 40}"
     write(tmp_path, {**document(), "commit": commits, "evaluation_commit": "c" * 40})
-    page = results_page(tmp_path)
-    assert f"commit {'a' * 12}-dirty and {'b' * 12}, evaluated at {'c' * 12}\n" in page
+    cells = row(section(results_page(tmp_path), "Cost"), "`nell-q2p`")
+    assert cells[5] == f"{'a' * 12}-dirty and {'b' * 12}"
+    assert cells[6].endswith(f"json) (evaluated at {'c' * 12})")
     write(tmp_path, {**document(), "commit": None})
-    assert "commit unknown\n" in results_page(tmp_path)
+    assert row(section(results_page(tmp_path), "Cost"), "`nell-q2p`")[5] == "unknown"
+
+
+def shifted(name: str, points: float, **changes: Any) -> dict[str, Any]:
+    """A result of all fourteen shapes with so many points more in every figure, on diverse queries 30 more yet."""
+    kind = "q2b" if "-q2b-" in name else "betae"
+    made = document(name, f"{kind}/test", EPFO + NEGATION)
+    for entry in made["shapes"].values():
+        for figure in ("mrr", "hits@3", "best_hits@3"):
+            entry[figure] += points
+        entry["divr"] = {"queries": 1, "mrr": entry["mrr"] + 30}
+    for group in made["averages"].values():
+        group.update({figure: value + points for figure, value in group.items()})
+    return {**made, **changes}
+
+
+def test_the_best_of_each_column_is_bold(tmp_path: Path) -> None:
+    """What knows validation facts is no rival, and who leads without our own searches is said, too."""
+    q2p, beam = shifted("nell-betae-q2p", 0), shifted("nell-betae-cqd-beam", -0.5)
+    beam["shapes"]["2p"]["mrr"] = 2.5
+    beam["shapes"]["3p"]["mrr"] = q2p["shapes"]["3p"]["mrr"]
+    tree, known = shifted("nell-betae-tree", -0.25), shifted("nell-betae-best-known", 10)
+    tree["shapes"]["1p"]["mrr"] = 50.0
+    known["config"]["vectors"]["training"]["stored"] = "valid"
+    for one in (q2p, beam, tree, known):
+        write(tmp_path, one)
+    nell = section(results_page(tmp_path), "NELL, betae")
+    assert row(nell, "`nell-betae-q2p`")[:4] == ["1.00", "2.00", "**3.00**", "**4.00**"]
+    assert row(nell, "`nell-betae-cqd-beam`")[:4] == ["0.50", "**2.50**", "**3.00**", "3.50"]
+    assert row(nell, "`nell-betae-tree`")[:2] == ["**50.00**", "1.75"]
+    assert not any("**" in cell for cell in row(nell, "`nell-betae-best-known`"))
+    (words,) = [line for line in nell.splitlines() if line.startswith("Bold")]
+    of_all, _, of_others = words.partition(" Without our own searches")
+    assert "`tree` in 1p; `cqd-beam` in 2p; `q2p` and `cqd-beam` in 3p; `q2p` in 2i, 3i, pi" in of_all
+    assert "`q2p` in 1p, 2i, 3i" in of_others
+    assert "`cqd-beam` in 2p;" in of_others
+    assert "(`tree`, `best`)" in of_others
+
+
+def test_one_result_leads_nobody(tmp_path: Path) -> None:
+    write(tmp_path, document())
+    assert "Bold" not in results_page(tmp_path)
+
+
+def test_both_kinds_of_hits_have_leaders(tmp_path: Path) -> None:
+    first, second = shifted("nell-q2b-q2p", 0), shifted("nell-q2b-cqd-beam", 1)
+    first["shapes"]["1p"]["best_hits@3"] = 99.0
+    write(tmp_path, first)
+    write(tmp_path, second)
+    lines = section(results_page(tmp_path), "NELL, q2b").splitlines()
+    ours = [line.split(" | ")[1] for line in lines if line.startswith(("| `nell", "| … best"))]
+    assert ours == ["11.00", "**99.00**", "**12.00**", "22.00"]
+
+
+def test_variants_have_tables_of_their_own(tmp_path: Path) -> None:
+    for name in ("nell-betae-q2p", "nell-betae-q2p-dnf", "nell-betae-q2p-paper", "nell-betae-q2p-released"):
+        write(tmp_path, document(name))
+    page = results_page(tmp_path)
+    assert "q2p-" not in section(page, "NELL, betae")
+    presets, unions = (study_of(page, heading) for heading in ("Presets", "Unions"))
+    for part, names in ((presets, ("q2p", "q2p-paper", "q2p-released")), (unions, ("q2p", "q2p-dnf"))):
+        shown = [line.split("`")[1] for line in part.splitlines() if line.startswith("| `")]
+        assert shown == [f"nell-betae-{name}" for name in names]
+    assert row(presets, "`nell-betae-q2p-released`") == ["5,000 × 3,000", "2", "8.00", "9.00", "77.77", ""]
+    assert "nell-betae-q2p-unions" in presets.partition("Not measured yet")[2]
+    assert "nell-betae-q2p-de-morgan" in unions.partition("Not measured yet")[2]
+
+
+def study_of(page: str, heading: str) -> str:
+    return section(page, "Studies of Query2Particles").partition(f"### {heading}\n")[2].partition("\n### ")[0]
+
+
+def test_particles_beside_the_paper(tmp_path: Path) -> None:
+    """K is what the result says; gains are those of the best K, and of the paper's own rows."""
+    base = shifted("fb15k-betae-q2p", 2)
+    seeds = [{"mrr": dict.fromkeys(SHAPES, value)} for value in (10.0, 13.0)]
+    write(tmp_path, {**base, "per_seed": seeds})
+    for name, points in (("fb15k-betae-q2p-k1", 1.0), ("fb15k-betae-q2p-k3", 5.0), ("fb15k-betae-q2p-k4", 4.0)):
+        write(tmp_path, shifted(name, points))
+    write(tmp_path, shifted("fb15k-betae-q2p-paper-k1", 0))
+    write(tmp_path, shifted("fb15k-betae-best", 90))
+    part = study_of(results_page(tmp_path), "How many particles")
+    means = [(1 + 4 + 8 + 10) / 4, (1 + 14) / 2]  # of 1p 2i 2u 2in, and of all
+    expected = [number for one in (1, 4, 8, 10, *means) for number in (one + 5, one + 35)]
+    assert row(part, "`fb15k-betae-q2p-k3`, K = 3") == ["2", *(f"{number:.2f}" for number in expected)]
+    assert row(part, "`fb15k-betae-q2p`, K = 2")[:3] == ["2", "3.00", "33.00"]
+    assert row(part, "`fb15k-betae-q2p-k5`, K = 5") == [""] * 13
+    assert row(part, "the paper, K = 3")[-4:] == ["50.6", "32.8", "", ""]
+    assert "fb15k-betae-best" not in part
+    assert "- our default: +4.0 FULL (K = 3), +4.0 DIVR (K = 3), which is 51 % of the paper's gain" in part
+    assert "- the paper: +1.2 FULL (K = 3), +7.8 DIVR (K = 3).\n" in part
+    assert "- our runs of the preset paper" not in part, "there is one K"
+    assert "standard deviation of 2.12 (`fb15k-betae-q2p`)" in part
+    assert "`q2p reproduce fb15k-betae-q2p-k5 fb15k-betae-q2p-k6 fb15k-betae-q2p-paper`" in part
+    assert f"]({PARTICLES_FIGURE})" in part
+
+
+def test_without_particles_of_ours_there_is_no_figure(tmp_path: Path) -> None:
+    assert particle_curves(read_results(tmp_path)) == {}
+    part = study_of(results_page(tmp_path), "How many particles")
+    assert PARTICLES_FIGURE not in part
+    assert row(part, "the paper, K = 1")[1:3] == ["81.8", "44.8"]
+
+
+def test_the_ablation_beside_the_paper(tmp_path: Path) -> None:
+    high = shifted("fb15k-betae-q2p-k3", 5)
+    high["shapes"]["2i"]["mrr"] = 0.0
+    for one in (
+        high,
+        shifted("fb15k-betae-q2p", 2),
+        shifted("fb15k-betae-q2p-k1", 50),
+        shifted("fb15k-betae-q2p-paper-k1", 20),
+        shifted("fb15k-betae-q2p-paper-k1-no-attention", 17.5),
+    ):
+        write(tmp_path, one)
+    part = study_of(results_page(tmp_path), "Ablation")
+    highest = row(part, "the highest of K = 2, 3, each column by itself")
+    assert highest == ["6.00", "7.00", "6.00", "13.00", "15.00"], "2i is the default's; K = 1 is none of them"
+    assert row(part, "`fb15k-betae-q2p`: our default")[2] == "6.00"
+    assert row(part, "`fb15k-betae-gqe-operators`: no networks, GQE's operators") == [""] * 5
+    assert row(part, "the paper: no networks, GQE's operators") == ["56.7", "16.1", "39.2", "20.1", ""]
+    assert "1p −2.5, 2p −2.5, 2i −2.5, 2u −2.5, 2in −2.5; in the paper 1p −3.3, 2p −2.2, 2i −32.5" in part
+    assert "`q2p reproduce fb15k-betae-gqe-operators`" in part
+
+
+def test_what_a_leak_explains(tmp_path: Path) -> None:
+    """Of 52.2 on NELL: 42.2 without a leak by the one definition, above it by the other."""
+    clean, leaking = document("nell-q2b-q2p", "q2b/test"), document("nell-q2b-q2p-leaking", "q2b/test")
+    clean["averages"]["epfo"] = {"hits@3": 42.2, "best_hits@3": 60.0}
+    leaking["averages"]["epfo"] = {"hits@3": 49.7, "best_hits@3": 63.0}
+    write(tmp_path, clean)
+    before = study_of(results_page(tmp_path), "Trained on the test queries")
+    assert "NELL, mean over a query's hard answers: 10.0 points below the paper; what a leak is worth is not" in before
+    assert "q2p reproduce --leaking nell-q2b-q2p-leaking " in before
+    write(tmp_path, leaking)
+    part = study_of(results_page(tmp_path), "Trained on the test queries")
+    assert row(part, "`nell-q2b-q2p-leaking`, *trained on these very queries*") == ["2", "49.70", "63.00"]
+    assert "hard answers: 10.0 points below the paper; the leak adds 7.5, which is 75 % of the difference." in part
+    assert "best hard answer: 7.8 points above the paper without any leak" in part
+    assert "the leak adds 3.0." in part
+    assert "FB15k, mean over a query's hard answers: nothing measured" in part
+    assert "nell-q2b-q2p-leaking" not in part.partition("Not measured yet")[2]
+    (tmp_path / "nell-q2b-q2p.json").unlink()
+    alone = study_of(results_page(tmp_path), "Trained on the test queries")
+    assert "NELL, mean over a query's hard answers: nothing measured to compare with the paper's 52.2" in alone
+
+
+def test_results_of_other_settings_are_named(tmp_path: Path) -> None:
+    """Where a recipe has changed since; what was no setting then has not."""
+    first, second, joint = (document(f"nell-betae-{name}") for name in ("q2p", "gqe", "best"))
+    first["config"]["training"]["decay"] = 77.0
+    first["config"]["training"]["validation"] = "a folder"
+    del second["config"]["training"]["union_answers"]
+    joint["config"]["links"]["model"]["n3"] = 77.0
+    for one in (first, second, joint):
+        write(tmp_path, one)
+    page = results_page(tmp_path)
+    words = "Made with other settings than the recipe has now: `nell-betae-q2p` (decay); `nell-betae-best` (n3).\n"
+    assert words in section(page, "NELL, betae")
+
+
+def test_the_spread_of_particles(tmp_path: Path) -> None:
+    assert "How far apart" not in results_page(tmp_path)
+    spread = {
+        "method": "q2p",
+        "graph": "NELL",
+        "queries": "betae/test",
+        "seed": 0,
+        "config": {"model": {"particles": 3}},
+        "averages": {
+            "epfo": {"cosine": 0.25, "margin": 1.5, "effective": 2.25, "at_most": 2.75, "by_rank": [60.4, 29.6, 10.0]},
+            "negation": {},
+            "all": {},
+        },
+    }
+    (tmp_path / "particles-nell.json").write_text(json.dumps(spread), "utf-8")
+    name = "[q2p, NELL, betae/test, seed 0](../benchmarks/results/particles-nell.json)"
+    part = study_of(results_page(tmp_path), "How far apart the particles are")
+    assert row(part, name) == ["3", "EPFO", "0.250", "1.500", "2.25", "2.75", "60 30 10"]
+    assert "![" not in part
+    (tmp_path / "particles-nell.png").write_bytes(b"")
+    assert "](../benchmarks/results/particles-nell.png)" in results_page(tmp_path)
+    (tmp_path / "particles-nell.json").write_text("{}", "utf-8")
+    with pytest.raises(UsageError, match="measure again"):
+        results_page(tmp_path)
+
+
+def test_the_figure_of_particles_is_current() -> None:
+    """It describes itself by the numbers that it draws."""
+    from PIL import Image
+
+    with Image.open(ROOT / "docs" / PARTICLES_FIGURE) as picture:
+        drawn = json.loads(picture.info["Description"])
+    curves = particle_curves(read_results(ROOT / "benchmarks" / "results"))
+    assert drawn == json.loads(json.dumps(curves)), "run `make docs`"
+
+
+def test_published_studies_have_the_means_of_their_rows() -> None:
+    for k, values in study("particles").rows.items():
+        for kind in ("FULL", "DIVR"):
+            mean = sum(values[f"{shape} {kind}"] for shape in ("1p", "2i", "2u", "2in")) / 4
+            assert values[f"mean {kind}"] == pytest.approx(mean, abs=0.08), (k, kind)
+    assert study("ablation").rows["Q2P-1p"]["2i"] == study("particles").rows["1"]["2i FULL"]
 
 
 def test_an_average_needs_its_whole_group() -> None:
@@ -101,9 +330,15 @@ def test_an_average_needs_its_whole_group() -> None:
 
 def test_without_results_the_page_says_what_makes_them(tmp_path: Path) -> None:
     page = results_page(tmp_path)
-    for name in ("nell-betae-q2p", "fb15k-237-q2b-q2p", "fb15k-betae-q2p-released"):
-        assert f"`q2p reproduce {name}`" in page
-    assert "Where the numbers come from" not in page
+    for name in (
+        "nell-betae-q2p",
+        "fb15k-betae-q2p-released",
+        "fb15k-237-q2b-q2p-leaking",
+        "fb15k-betae-gqe-operators",
+    ):
+        assert name in page.partition("## Studies")[2]
+    assert "`q2p reproduce fb15k-237-q2b-NAME`): q2p, " in page
+    assert "## Cost" not in page
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "nothing", '{"queries": "other/test", "shapes": {}, "averages": {}}'])
@@ -187,7 +422,11 @@ def test_nothing_is_written_where_a_page_cannot_be_made(tmp_path: Path) -> None:
         write_report(tmp_path, tmp_path / "docs")
     assert not (tmp_path / "docs").exists()
     (tmp_path / "nell-betae-q2p.json").unlink()
-    assert write_report(tmp_path, tmp_path / "docs") == [tmp_path / "docs/speed.md", tmp_path / "docs/results.md"]
+    pages = [tmp_path / "docs/speed.md", tmp_path / "docs/results.md"]
+    assert write_report(tmp_path, tmp_path / "docs") == pages
+    write(tmp_path, shifted("fb15k-betae-q2p", 0))
+    assert write_report(tmp_path, tmp_path / "docs") == [*pages, tmp_path / "docs" / PARTICLES_FIGURE]
+    assert (tmp_path / "docs" / PARTICLES_FIGURE).read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_page_of_results_is_current() -> None:
@@ -224,7 +463,7 @@ def test_the_table_of_averages(tmp_path: Path) -> None:
         name: json.loads((tmp_path / f"{name}.json").read_text("utf-8"))["averages"] for name in ("nell-betae-q2p",)
     }
     ours = " / ".join(f"{found['nell-betae-q2p'][group]['mrr']:.1f}" for group in ("epfo", "negation"))
-    marks = report._README
+    marks = results._README
     text = f"before\n{marks[0]}\nold\n{marks[1]}\nafter\n"
     made = with_results(text, tmp_path)
     lines = made.splitlines()

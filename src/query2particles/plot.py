@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,7 @@ from query2particles.query.algebra import GROUP_NAMES
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["plot_growth", "plot_search", "plot_spread", "plot_times", "plot_training"]
+__all__ = ["plot_growth", "plot_particles", "plot_search", "plot_spread", "plot_times", "plot_training"]
 
 _GROUPS = {"epfo": ("EPFO", "tab:blue"), "negation": ("negation", "tab:orange")}
 """The averages that are drawn, what people call them, and their colours."""
@@ -154,6 +155,37 @@ def _without_unit(name: str) -> str:
     return name.rsplit(" ", 1)[0]
 
 
+def plot_particles(curves: Mapping[str, Mapping[int, Mapping[str, float]]], target: Path) -> None:
+    """MRR by the number of particles: by whose it is, K, and columns such as `2i FULL` and `2i DIVR`.
+
+    Names of columns before the last word have a panel each. A PNG describes itself by the numbers that are drawn, so
+    that they can be compared with results whatever version of matplotlib has drawn them.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    columns = dict.fromkeys(column for own in curves.values() for values in own.values() for column in values)
+    names = list(dict.fromkeys(column.rpartition(" ")[0] for column in columns))
+    figure = Figure(figsize=(2.2 * len(names), 3.4), layout="constrained")
+    panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
+    for axes, name in zip(panels, names, strict=True):
+        for number, (whose, own) in enumerate(curves.items()):
+            for kind, dashes, marker in (("FULL", "-", "o"), ("DIVR", "--", "s")):
+                points = [(k, values[f"{name} {kind}"]) for k, values in own.items() if f"{name} {kind}" in values]
+                places = zip(*points, strict=True) if points else ((), ())
+                axes.plot(
+                    *places, color=f"C{number}", linestyle=dashes, marker=marker, markersize=4, label=f"{kind}, {whose}"
+                )
+        axes.set(title=name, xlabel="particles, K", ylim=(0, 100))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("mean reciprocal rank (%)")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(curves), fontsize="small", frameon=False)
+    _save(figure, target, {"Description": json.dumps(curves), "Software": None})
+
+
 _FINDS = ("most", "second most", "third most", "fourth most", "fifth most", "sixth most")
 
 
@@ -223,6 +255,6 @@ def plot_spread(spread: Mapping[str, Any], target: Path, *, title: str) -> None:
     _save(figure, target)
 
 
-def _save(figure: Figure, target: Path) -> None:
+def _save(figure: Figure, target: Path, metadata: Mapping[str, str | None] = MappingProxyType({})) -> None:
     with new_file(target) as partial:
-        figure.savefig(partial, format=target.suffix[1:], dpi=150)
+        figure.savefig(partial, format=target.suffix[1:], dpi=150, metadata=dict(metadata))

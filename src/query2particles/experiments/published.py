@@ -17,6 +17,7 @@ __all__ = [
     "GROUPS",
     "METHOD_NAMES",
     "Published",
+    "Study",
     "columns_of",
     "figure_printed",
     "figures_of",
@@ -25,6 +26,7 @@ __all__ = [
     "printed",
     "published",
     "set_of",
+    "study",
 ]
 
 GROUPS: Mapping[str, Sequence[str]] = {"epfo": EPFO, "negation": NEGATION}
@@ -54,9 +56,29 @@ class Published:
     values: Mapping[str, float]
 
 
+@dataclass(frozen=True)
+class Study:
+    """A published table that varies one method: percentages by row and column, as far as they were printed."""
+
+    graph: str
+    set: str
+    source: str
+    rows: Mapping[str, Mapping[str, float]]
+
+
+@lru_cache(maxsize=1)
+def _document() -> Mapping[str, Any]:
+    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+
+
+def study(name: str) -> Study:
+    table = _document()["studies"][name]
+    rows = {row: dict(zip(table["columns"], numbers, strict=False)) for row, numbers in table["rows"].items()}
+    return Study(table["graph"], table["set"], table["source"], rows)
+
+
 @lru_cache(maxsize=1)
 def published() -> tuple[Published, ...]:
-    document = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
     return tuple(
         Published(
             method,
@@ -66,7 +88,7 @@ def published() -> tuple[Published, ...]:
             table["source"],
             dict(zip(table["columns"], numbers, strict=False)),  # rows may stop early
         )
-        for table in document["tables"]
+        for table in _document()["tables"]
         for graph, rows in table["rows"].items()
         for method, numbers in rows.items()
     )
