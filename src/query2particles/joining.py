@@ -179,7 +179,7 @@ def _candidates(
     for start in range(0, len(ids), _CHUNK):
         rows = slice(start, start + _CHUNK)
         (state,) = execute(plan, model, [ids_for(model, ids[rows])])
-        features = torch.stack(model.features(state), -1)  # (n, N, features)
+        features = torch.stack(model.features(state), -1).cpu()  # (n, N, features): a GPU would wait at each step below
         families = state.family.tolist()
         for number in range(len(features)):
             one = _compared(features[number], labels.easy[start + number], labels.hard[start + number], generator)
@@ -189,24 +189,24 @@ def _candidates(
 
 
 def _compared(features: Tensor, easy: Ints, hard: Ints, generator: torch.Generator) -> _Candidates | None:
-    """Of one query: its hard answers, and what they compete with, on the CPU; None where it has none."""
+    """Of one query, from features on the CPU: its hard answers, and what they compete with; None where it has none."""
     if not len(hard):
         return None
-    answers = torch.as_tensor(np.concatenate([hard, easy]), dtype=torch.int64, device=features.device)
-    others = torch.ones(len(features), dtype=torch.bool, device=features.device)
+    answers = torch.as_tensor(np.concatenate([hard, easy]), dtype=torch.int64)
+    others = torch.ones(len(features), dtype=torch.bool)
     others[answers] = False
     highest = torch.zeros_like(others)
     for part in range(2):
         scores = features[:, part].masked_fill(~others, -torch.inf)
         highest[scores.topk(min(_TOP, len(features) - len(answers))).indices] = True
     rest = (others & ~highest).nonzero()[:, 0]
-    some = rest[torch.randperm(len(rest), generator=generator)[:_RANDOM].to(rest.device)]
+    some = rest[torch.randperm(len(rest), generator=generator)[:_RANDOM]]
     top = highest.nonzero()[:, 0]
     chosen = torch.cat([answers[: len(hard)], top, some])
     stands_for = torch.ones(len(chosen))
     stands_for[len(hard) + len(top) :] = len(rest) / max(len(some), 1)
     is_hard = torch.arange(len(chosen)) < len(hard)
-    return _Candidates(features[chosen].cpu(), torch.zeros(len(chosen), dtype=torch.int64), is_hard, stands_for)
+    return _Candidates(features[chosen], torch.zeros(len(chosen), dtype=torch.int64), is_hard, stands_for)
 
 
 def _joined(parts: list[_Candidates]) -> _Candidates:
