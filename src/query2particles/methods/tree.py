@@ -9,10 +9,10 @@ What a link predictor says about one edge is put in relation to the other edges 
     s = φ, or (1 − β) φ + β s′ where an adviser scores the one-hop query from h by r as s′
 
 A softmax says how likely a tail that is drawn from all tails is t; how much differences of scores should count in a
-search, α, depends on the graph. Times c, the number of tails to be expected, that is
-how likely t is among them: one of many tails may be as certain as a single one. There are at least as many as are
-stored, and for a head without any, as many as `unseen` says; κ < 1 keeps guesses behind facts. So truths are
-probabilities, and complements, which exclude what is likely, can be trusted.
+search, α, depends on the graph. Times c, the number of tails to be expected, that is how likely t is among them: one of
+many tails may be as certain as a single one. There are at least as many as are stored, and for a head without any, as
+many as `unseen` says; κ < 1 keeps guesses behind facts. So truths are probabilities, and complements, which exclude
+what is likely, can be trusted.
 
 Two predictors that were trained apart err apart, so their mean errs less: where a method of vectors was trained on the
 same graph, it is an adviser at hand.
