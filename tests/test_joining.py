@@ -25,6 +25,7 @@ from query2particles.joining import (
     _fitted,
     _loss,
     _mrr,
+    _of_least_loss,
     fit_search,
     fit_weights,
     queries_asked,
@@ -182,11 +183,29 @@ def test_the_weights_minimise_the_loss() -> None:
     some = random_candidates(4, queries=60, change=both_tell)
     fit = _fitted(some)
     assert fit.mrr > max(fit.alone.values())
-    least = objective(fit.weights)
+    weights = _of_least_loss(some, torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64)).tolist()
+    least = objective(weights)
     generator = np.random.default_rng(0)
     for size in (0.001, 0.01, 0.1, 1.0):
         for step in generator.normal(size=(20, len(FEATURES))):
-            assert objective((np.array(fit.weights) + size * step).tolist()) > least
+            assert objective((np.array(weights) + size * step).tolist()) > least
+
+
+def test_what_few_queries_say_by_chance_is_not_believed() -> None:
+    """Where one part tells and the rest is noise, other queries are ranked better than by the weights of least loss."""
+
+    def vectors_tell(features: Tensor, hard: Tensor) -> None:
+        features[:, VECTORS] += 1.5 * hard.double()
+
+    part = torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    found, least, alone = [], [], []
+    for seed in range(30):
+        some, others = (random_candidates(seed + more, queries=8, change=vectors_tell) for more in (0, 1000))
+        found.append(_mrr(others, torch.tensor(_fitted(some).weights, dtype=torch.float64)))
+        least.append(_mrr(others, _of_least_loss(some, part)))
+        alone.append(_mrr(others, part))
+    assert np.mean(found) > np.mean(least) + 1
+    assert np.mean(found) > np.mean(alone) - 1
 
 
 @settings(max_examples=60)
