@@ -102,7 +102,7 @@ def test_what_is_opened_scores_as_what_was_joined(whole: Joined, runs: dict[str,
     assert opened == whole
     assert (opened.config.method, opened.graph_name) == ("best", GRAPH.name)
     assert torch.equal(scores(opened), scores(whole))
-    tree: Any = runs["links"].answered_by("tree", whole.search.alone).model(GRAPH)
+    tree: Any = runs["links"].answered_by("tree", whole.search.settings).model(GRAPH)
     model = Joint(runs["q2p"].model(GRAPH), tree, GRAPH.at("train"), torch.tensor(whole.weights))
     assert torch.equal(scores(opened), scores_of(model, questions()))
     assert torch.tensor(whole.weights).any(1).all(), "every family has weights"
@@ -150,7 +150,7 @@ def test_parts_are_used_alone(whole: Joined, runs: dict[str, Run]) -> None:
     for name in ("fast", "q2p"):
         assert whole.answered_by(name) == whole.vectors
         assert torch.equal(scores(whole.answered_by(name)), scores(runs["q2p"]))
-    for name, settings in (("tree", whole.search.alone), ("cqd-beam", [])):
+    for name, settings in (("tree", whole.search.settings), ("cqd-beam", [])):
         part = whole.answered_by(name)
         assert part.config.method == name
         assert torch.equal(scores(part), scores(runs["links"].answered_by(name, settings)))
@@ -270,7 +270,7 @@ DAMAGES: dict[str, tuple[Callable[[str], str], str]] = {
     "truncated": (lambda text: text[: len(text) // 2], "cannot be read"),
     "another document": (lambda _: "[1, 2]", "cannot be read"),
     "too deep": (lambda _: "[" * 100_000, "cannot be read"),
-    "another format": (lambda text: changed(text, format=99), "is in format 99, this version reads 3; join anew"),
+    "another format": (lambda text: changed(text, format=99), "is in format 99, this version reads 2; join anew"),
     "no weights": (lambda text: changed(text, weights=None), "cannot be read"),
     "words": (lambda text: changed(text, weights=[["much"] * 4] * FAMILIES), "cannot be read"),
     "too large": (lambda text: changed(text, weights=[[10**400] * 4] * FAMILIES), "cannot be read"),

@@ -19,7 +19,6 @@ from query2particles.engine.sets import Sets
 from query2particles.evaluate import evaluate
 from query2particles.joining import (
     FamilyFit,
-    Search,
     _Candidates,
     _compared,
     _fitted,
@@ -316,14 +315,13 @@ def test_the_search_is_the_best_of_those_that_are_tried(monkeypatch: pytest.Monk
     told: list[int] = []
     chosen, tried = fit_search(tree, batch, labels, progress=told.append)
     assert sum(told) == queries_asked(batch) - sum(map(len, batch.values()))
-    assert Search(tree.settings.sharpness, tree.settings.several, tree.settings.advice) == chosen
+    assert (tree.settings.sharpness, tree.settings.several) == chosen
     assert tried[chosen] == max(tried.values())
     assert len(set(tried.values())) > 1
     for search, mrr in tried.items():
-        tree.settings = replace(tree.settings, **search._asdict())
+        tree.settings = replace(tree.settings, sharpness=search.sharpness, several=search.several)
         assert evaluate(tree, some, theirs).average("all")["mrr"] == mrr
     assert {search.several for search in tried} == {"any", "best"}
-    assert any(search.advice for search in tried)
 
 
 def test_families_without_queries_take_the_weights_of_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ PARTS = {"vectors": "q2p", "links": "links"}
 """The folder of each part, and the method that it usually is."""
 
 _TREE = "tree"
-_FORMAT = 3
+_FORMAT = 2
 _COPIED = ("config.json", "trace.jsonl", CALIBRATION, "best.safetensors")
 
 
@@ -71,7 +71,7 @@ class Joined(Run):
             return GuidedRun(**{**own, "config": config}, guide=_guide(settings))
         if method in (FAST, self.vectors.config.method):
             return self.vectors.answered_by(self.vectors.config.method, settings)
-        return self.links.answered_by(method, [*(self.search.alone if method == _TREE else ()), *settings])
+        return self.links.answered_by(method, [*(self.search.settings if method == _TREE else ()), *settings])
 
     def model(self, graph: Graph, device: torch.device | str = "cpu") -> Model:
         weights = torch.tensor(self.weights)
@@ -126,8 +126,7 @@ def open_run(folder: Path) -> Run:
         if document["format"] != _FORMAT:
             raise RunError(f"{path} is in format {quoted(document['format'])}, this version reads {_FORMAT}; join anew")
         weights = tuple(tuple(map(float, row)) for row in document["weights"])
-        settled = document["search"]
-        search = Search(float(settled["sharpness"]), settled["several"], float(settled["advice"]))
+        search = Search(float(document["search"]["sharpness"]), document["search"]["several"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise RunError(f"{path} cannot be read ({quoted(error)}); restore it, or join the parts again") from error
     if [len(row) for row in weights] != [len(FEATURES)] * FAMILIES or not all(map(isfinite, chain(*weights))):

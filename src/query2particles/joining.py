@@ -58,7 +58,6 @@ _SHARES = (0.0, 0.125, 0.25, 0.5, 1.0)
 """λ: how much of the way from a part alone to the weights of least loss is tried."""
 
 _SHARPNESS = (0.5, 0.65, 0.8, 1.0)
-_ADVICE = (0.25, 0.5)
 _SEARCHED = 100
 """The search is settled by so many queries of each shape."""
 
@@ -68,17 +67,10 @@ class Search(NamedTuple):
 
     sharpness: float
     several: Literal["best", "any"]
-    advice: float = 0.0
-
-    @property
-    def alone(self) -> list[str]:
-        """As settings of a search without an adviser."""
-        return [f"sharpness={self.sharpness}", f"several={self.several}"]
 
     @property
     def settings(self) -> list[str]:
-        """As settings of one that the vectors advise."""
-        return [*self.alone, f"advice={self.advice}"]
+        return [f"{name}={value}" for name, value in self._asdict().items()]
 
 
 @dataclass(frozen=True)
@@ -108,7 +100,7 @@ class _Candidates:
 
 def queries_asked(batch: Batch) -> int:
     """How many `fit_search` and `fit_weights` ask together."""
-    return sum(len(ids) + (len(_SHARPNESS) + len(_ADVICE) + 1) * min(len(ids), _SEARCHED) for ids in batch.values())
+    return sum(len(ids) + (len(_SHARPNESS) + 1) * min(len(ids), _SEARCHED) for ids in batch.values())
 
 
 def fit_search(
@@ -120,15 +112,14 @@ def fit_search(
 ) -> tuple[Search, dict[Search, float]]:
     """The search that suits these queries, which the tree then has, and the mean MRR of each that was tried.
 
-    How sharp links are comes first, where all ways to an answer count; then how much its adviser's scores do; then
-    whether all ways do.
+    How sharp links are comes first, where all ways to an answer count; then whether they do.
     """
     some = {shape: ids[:_SEARCHED] for shape, ids in batch.items()}
     theirs = {shape: labels[shape].take(np.arange(len(ids))) for shape, ids in some.items()}
     found: dict[Search, float] = {}
 
     def try_out(search: Search) -> None:
-        tree.settings = replace(tree.settings, **search._asdict())
+        tree.settings = replace(tree.settings, sharpness=search.sharpness, several=search.several)
         found[search] = evaluate(tree, some, theirs, progress=progress).average("all").get("mrr", 0.0)
 
     def best() -> Search:
@@ -136,12 +127,9 @@ def fit_search(
 
     for sharpness in _SHARPNESS:
         try_out(Search(sharpness, "any"))
-    alone = best()
-    for advice in _ADVICE:
-        try_out(alone._replace(advice=advice))
     try_out(best()._replace(several="best"))
     chosen = best()
-    tree.settings = replace(tree.settings, **chosen._asdict())
+    tree.settings = replace(tree.settings, sharpness=chosen.sharpness, several=chosen.several)
     return chosen, found
 
 

@@ -232,7 +232,7 @@ def test_evaluation_of_all_and_of_parts(run: Path, call: Call) -> None:
     assert together["train_seconds"] == pytest.approx(sum(seconds), abs=0.01)
     joined = open_run(run)
     assert isinstance(joined, Joined)
-    search = [word for setting in joined.search.alone for word in ("--set", setting)]
+    search = [word for setting in joined.search.settings for word in ("--set", setting)]
     for method, part, own in (
         ("fast", "vectors", ()),
         ("q2p", "vectors", ()),

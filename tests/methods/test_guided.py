@@ -33,16 +33,12 @@ each_norm = pytest.mark.parametrize("norm", NORMS)
 each_shape = pytest.mark.parametrize("name", SHAPES)
 
 
-def parts(
-    norm: NormName = "product", seed: int = 0, several: Several = "best", advice: float = 0.0
-) -> tuple[Any, Tree]:
-    followed = Settings(beam=ENTITIES, least=0.0, several=several, advice=advice)
-    options = replace(followed, dimension=3, t_norm=norm, unseen=0.7, certain=0.9)
+def parts(norm: NormName = "product", seed: int = 0, several: Several = "best") -> tuple[Any, Tree]:
+    options = Settings(dimension=3, t_norm=norm, beam=ENTITIES, least=0.0, unseen=0.7, certain=0.9, several=several)
     tree: Tree = with_random_weights(Tree(ENTITIES, 2 * STORED_RELATIONS, options).double().eval(), seed)
     tree.attach(EDGES)
     own = replace(q2p.PRESETS["default"], dimension=8)
     vectors: Any = with_random_weights(q2p.Q2P(ENTITIES, 2 * STORED_RELATIONS, own).double().eval(), seed)
-    tree.advised_by(vectors)
     return vectors, tree
 
 
@@ -54,14 +50,13 @@ def clamped(scores: Any) -> Any:
     return np.maximum(scores, -1e3)
 
 
-@pytest.mark.parametrize("advice", [0.0, 0.4])
 @pytest.mark.parametrize("ways", ["best", "any"])
 @each_norm
 @each_shape
-def test_told_everything_it_is_the_full_search(norm: NormName, name: str, ways: Several, advice: float) -> None:
+def test_told_everything_it_is_the_full_search(norm: NormName, name: str, ways: Several) -> None:
     """Also where an entity is proposed twice, by two particles: it counts once."""
     asked = random_queries(SHAPES[name], 5)
-    vectors, whole = parts(norm, several=ways, advice=advice)
+    vectors, whole = parts(norm, several=ways)
     expected = clamped(scores_of(whole, asked))
     found = scores_of(Guided(vectors, whole, EDGES, ALL).eval(), asked)
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
@@ -74,14 +69,12 @@ def test_of_any_tree(query: Query) -> None:
     np.testing.assert_allclose(scores_of(guided(), [query]), expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("advice", [0.0, 0.4])
 @each_shape
-def test_a_sample_of_all_is_all(name: str, advice: float) -> None:
+def test_a_sample_of_all_is_all(name: str) -> None:
     """With what is stored summed by itself."""
     several = random_queries(SHAPES[name], 4)
-    vectors, tree = parts(advice=advice)
-    whole, sampled = (Guided(vectors, tree, EDGES, guide).eval() for guide in (ALL, replace(ALL, sample=ENTITIES)))
-    np.testing.assert_allclose(scores_of(sampled, several), scores_of(whole, several), rtol=1e-9, atol=1e-12)
+    whole = scores_of(guided(replace(ALL, sample=ENTITIES)), several)
+    np.testing.assert_allclose(whole, scores_of(guided(), several), rtol=1e-9, atol=1e-12)
 
 
 def test_one_hop_is_scored_for_what_is_proposed_and_the_others_follow_as_the_vectors_rank_them() -> None:

@@ -26,7 +26,6 @@ from query2particles.engine import products
 from query2particles.errors import UsageError
 from query2particles.graph.edges import Edges
 from query2particles.methods import tree as tree_module
-from query2particles.methods.registry import METHODS
 from query2particles.methods.stored import StoredTails
 from query2particles.methods.tree import Settings, Tree
 from query2particles.methods.truth import NormName
@@ -55,11 +54,7 @@ def link(model: Tree, u: int, r: int, v: int) -> float:
     d = model.settings.dimension
     e, w = (table.detach().numpy() for table in (model.links.entities, model.links.relations))
     h, relation = (row[:d] + 1j * row[d:] for row in (e[u], w[r]))
-    scores = [np.real(h * relation * np.conj(row[:d] + 1j * row[d:])).sum() for row in e]
-    if beta := model.settings.advice:
-        (advised,) = scores_of(model.adviser, [Project(Anchor(u), r)])
-        scores = [(1 - beta) * own + beta * other for own, other in zip(scores, advised, strict=True)]
-    weights = [math.exp(0.8 * score) for score in scores]
+    weights = [math.exp(0.8 * np.real(h * relation * np.conj(row[:d] + 1j * row[d:])).sum()) for row in e]
     tails = sum((head, directed) == (u, r) for head, directed, _ in STORED)
     return min(0.9, max(0.7, tails) * weights[v] / sum(weights))
 
@@ -91,29 +86,6 @@ def test_any_way_counts_where_that_is_wanted(norm: NormName, name: str) -> None:
     model.settings = replace(model.settings, several="any")
     for query in random_queries(SHAPES[name], 4):
         np.testing.assert_allclose(np.exp(scores_of(model, [query])[0]), any_way(model, query), atol=1e-9)
-
-
-@pytest.mark.parametrize("adviser", ["q2p", "gqe", "q2b"])
-@each_shape
-def test_an_adviser_has_its_share_of_every_link(adviser: str, name: str) -> None:
-    """One whose scores are the best of several products, one of one product, one of distances; evidence has it too."""
-    model = tree()
-    model.settings = replace(model.settings, advice=0.4)
-    entry = METHODS[adviser]
-    own = entry.method(ENTITIES, 2 * STORED_RELATIONS, replace(entry.settings(), dimension=8))
-    model.advised_by(with_random_weights(own.double().eval(), 1))
-    for query in random_queries(SHAPES[name], 4):
-        expected = [formula_of(model).truth(query, v) for v in range(ENTITIES)]
-        np.testing.assert_allclose(np.exp(scores_of(model, [query])[0]), expected, atol=1e-9)
-        check_assignments(formula_of(model), model, query)
-    assert not np.allclose(scores_of(model, [query]), scores_of(tree(), [query]), atol=1e-3)
-
-
-def test_advice_needs_an_adviser() -> None:
-    model = tree()
-    model.settings = replace(model.settings, advice=0.4)
-    with pytest.raises(UsageError, match="no adviser: set advice=0, or answer with a joined run"):
-        scores_of(model, random_queries(SHAPES["1p"], 1))
 
 
 def formula_of(model: Tree) -> Formula:

@@ -126,9 +126,7 @@ def _join(
         return
     _print_fits(joined, fits)
     ways = {"any": "every way to an answer counts", "best": "the best way to an answer counts"}
-    search = joined.search
-    advice = f", {search.advice:.0%} of a link by the vectors" if search.advice else ""
-    note(f"The search: links of sharpness {search.sharpness:g}{advice}, {ways[search.several]}.")
+    note(f"The search: links of sharpness {joined.search.sharpness:g}, {ways[joined.search.several]}.")
     note(f"Saved in {out}. Next:  q2p evaluate {out}")
 
 

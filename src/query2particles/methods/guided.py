@@ -108,7 +108,6 @@ class Guided(nn.Module):
         if tree.stored is None:
             raise UsageError("the search does not know what is stored; call attach(edges) first")
         self.vectors, self.tree, self.guide, self.search = vectors, tree, guide or Guide(), search
-        tree.advised_by(vectors)
         self.operators: frozenset[type[Query]] = frozenset(vectors.operators) & Tree.operators
         self.kind = paired(vectors.kind, _form)
         self._stored = tree.stored
@@ -211,11 +210,11 @@ class Guided(nn.Module):
 
     def _links(self, u: Tensor, relations: Tensor, v: Tensor) -> Tensor:
         """As logarithms, p(u, r, v) of entities (n, k) and (n, m) under relations (n,): (n, k, m)."""
-        settings = self.tree.settings
+        links, settings = self.tree.links, self.tree.settings
         heads, r = u.flatten(), relations[:, None].expand_as(u).flatten()
         stored = self._stored.of(heads, r)
-        led = [_led(method, heads, r, weight) for weight, method in self.tree.predictors()]
-        scores = reduce(torch.add, (one.to_own(v) for one in led))  # (n, k, m)
+        led = settings.sharpness * links.project(links.anchor(heads), r)  # (n · k, d)
+        scores = led.view(*u.shape, -1) @ links.entities[v].mT  # (n, k, m)
         expected = stored.counts.to(scores.dtype).clamp(min=settings.unseen).log()
         p = scores + (expected - self._log_totals(led, stored)).view(*u.shape, 1)
         return torch.where(self._known(u.shape[1], stored, v), 0.0, p.clamp(max=math.log(settings.certain)))
@@ -239,51 +238,20 @@ class Guided(nn.Module):
         once = place_of(v + rows) % m  # an entity that comes more than once has one place
         return found.view(n, k, m).gather(2, once[:, None].expand(n, k, m))
 
-    def _log_totals(self, led: Sequence[_Led], stored: Stored) -> Tensor:
+    def _log_totals(self, led: Tensor, stored: Stored) -> Tensor:
         """As logarithms, Z of heads and relations (n,), given where they lead."""
+        table = self.tree.links.entities
         if not len(self._sample):
-            return reduce(torch.add, (one.to_all() for one in led)).logsumexp(1)
+            return (led @ table.T).logsumexp(1)
         place = self._places[stored.tails]
-        among = torch.zeros(len(stored.counts), len(self._sample), dtype=torch.bool, device=place.device)
+        among = torch.zeros(len(led), len(self._sample), dtype=torch.bool, device=led.device)
         among[stored.pairs[place >= 0], place[place >= 0]] = True
         each = (self._entities - stored.counts) / (~among).sum(1).clamp(min=1)  # that one of the sample stands for
-        sampled = reduce(torch.add, (one.to_all(self._sample) for one in led))
-        rest = sampled.masked_fill(among, -torch.inf).logsumexp(1) + each.log()
-        scores = reduce(torch.add, (one.to_each(stored) for one in led))
+        rest = (led @ table[self._sample].T).masked_fill(among, -torch.inf).logsumexp(1) + each.log()
+        scores = (led[stored.pairs] * table[stored.tails]).sum(1)
         highest = rest.scatter_reduce(0, stored.pairs, scores, "amax")
         known = torch.zeros_like(rest).index_add(0, stored.pairs, (scores - highest[stored.pairs]).exp())
         return highest + (known + (rest - highest).exp()).log()
-
-
-class _Led(NamedTuple):
-    """Where n heads and relations lead one predictor: the score of a tail v is max_k ⟨p_k, e_v⟩ + b_v."""
-
-    particles: Tensor  # (n, w, d)
-    table: Tensor  # (N, d)
-    bias: Tensor  # (N,)
-
-    def to_all(self, tails: Tensor | None = None) -> Tensor:
-        """With all of them, or with tails (m,) that are the same for all: (n, m)."""
-        table, bias = (self.table, self.bias) if tails is None else (self.table[tails], self.bias[tails])
-        return (self.particles @ table.T).amax(1) + bias
-
-    def to_own(self, tails: Tensor) -> Tensor:
-        """With the tails (n / k, m) of each k heads in a row: (n / k, k, m)."""
-        n, w, d = self.particles.shape
-        k = n // len(tails)
-        scores = self.particles.view(len(tails), k * w, d) @ self.table[tails].mT
-        return scores.view(len(tails), k, w, -1).amax(2) + self.bias[tails][:, None]
-
-    def to_each(self, stored: Stored) -> Tensor:
-        """With the stored tails, one by one."""
-        particles = self.particles[stored.pairs]
-        return (particles @ self.table[stored.tails][..., None])[..., 0].amax(1) + self.bias[stored.tails]
-
-
-def _led(method: Any, heads: Tensor, relations: Tensor, weight: float) -> _Led:
-    """By a predictor whose scores count so much."""
-    particles, table, bias = method.factors(method.project(method.anchor(heads), relations, hop=0))
-    return _Led(weight * particles, table, weight * bias)
 
 
 def _repeated(ids: Tensor) -> Tensor:

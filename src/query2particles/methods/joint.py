@@ -10,9 +10,8 @@ A query is answered by all parts at once, and an entity v has four features:
     score(v) = Σᵢ w_i x_i(v)            w: one row for each family of queries
 
 The family of a query is which of these it has: more than one hop in a row, an intersection, a union, a complement. The
-weights are fitted to validation queries (`joining`), as is how much the vectors advise the search. What x₃ is for:
-where there is a complement, a fact that is not stored makes entities answers that are none. Of what is known, that is
-what may have to be taken back.
+weights are fitted to validation queries (`joining`). What x₃ is for: where there is a complement, a fact that is not
+stored makes entities answers that are none. Of what is known, that is what may have to be taken back.
 """
 
 from __future__ import annotations
@@ -69,7 +68,6 @@ class Joint(nn.Module):
     def __init__(self, vectors: Any, tree: Tree, edges: Edges, weights: Tensor) -> None:
         super().__init__()
         self.vectors, self.tree = vectors, tree
-        tree.advised_by(vectors)
         self.operators: frozenset[type[Query]] = frozenset(vectors.operators) & Tree.operators
         self.conditions = Conditions(edges)
         self.register_buffer("weights", weights)  # (families, features)

@@ -4,18 +4,13 @@ The search is that of `methods/search`, as in QTO (Bai et al., ICML 2023), and e
 What a link predictor says about one edge is put in relation to the other edges of its head and relation:
 
     p(h, r, t) = 1                                          where the edge (h, r, t) is stored
-               = min(κ, c(h, r) softmax_t α s(h, r, t))     where it is not
-
-    s = φ, or (1 − β) φ + β s′ where an adviser scores the one-hop query from h by r as s′
+               = min(κ, c(h, r) softmax_t α φ(h, r, t))     where it is not
 
 A softmax says how likely a tail that is drawn from all tails is t; how much differences of scores should count in a
 search, α, depends on the graph. Times c, the number of tails to be expected, that is how likely t is among them: one of
 many tails may be as certain as a single one. There are at least as many as are stored, and for a head without any, as
 many as `unseen` says; κ < 1 keeps guesses behind facts. So truths are probabilities, and complements, which exclude
 what is likely, can be trusted.
-
-Two predictors that were trained apart err apart, so their mean errs less: where a method of vectors was trained on the
-same graph, it is an adviser at hand.
 """
 
 from __future__ import annotations
@@ -23,8 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import reduce
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -55,8 +49,6 @@ class Settings(SearchSettings):
     """κ: the most likely that an edge which is not stored can be."""
     sharpness: float = 0.8
     """α: how much a difference of scores counts."""
-    advice: float = 0.0
-    """β: the adviser's share of a score."""
     several: Literal["best", "any"] = "best"
     """Where several entities u lead to v: v is as true as the best one makes it, x₁(u) ⊤ p(u, r, v), or as any of them
     does, by the co-norm ⊥ of all: two ways to an answer then make it likelier than one."""
@@ -66,7 +58,7 @@ class Settings(SearchSettings):
 
 
 class Tree(TreeSearch):
-    """`attach` hands over the stored edges before anything is asked, `advised_by` an adviser; they are not saved."""
+    """`attach` hands over the stored edges before anything is asked; they are not saved."""
 
     replayed: ClassVar[bool] = False
     """How many edges are stored is looked at."""
@@ -79,29 +71,13 @@ class Tree(TreeSearch):
             raise UsageError(f"sharpness is above 0, and not {settings.sharpness}")
         if settings.unseen <= 0:
             raise UsageError(f"unseen is above 0, however little, and not {settings.unseen}")
-        if not 0 <= settings.advice < 1:
-            raise UsageError(f"advice is at least 0 and below 1, and not {settings.advice}")
         self.settings = settings
         self.stored: StoredTails | None = None
-        self.adviser: Any | None = None
 
     def attach(self, edges: Edges) -> None:
         """The stored edges: those that the link predictor is or was trained on."""
         edges.check_fit(len(self.links.entities), len(self.links.relations))
         self.stored = StoredTails(edges).to(self.links.entities.device)
-
-    def advised_by(self, vectors: Any) -> None:
-        """A method that scores one-hop queries over the same entities; how much it counts, `advice` says."""
-        self.adviser = vectors
-
-    def predictors(self) -> list[tuple[float, Any]]:
-        """What scores the tails of a head and a relation, and how much the scores of each count."""
-        sharpness, advice = self.settings.sharpness, self.settings.advice
-        if not advice:
-            return [(sharpness, self.links)]
-        if self.adviser is None:
-            raise UsageError("the search has no adviser: set advice=0, or answer with a joined run (q2p join)")
-        return [(sharpness * (1 - advice), self.links), (sharpness * advice, self.adviser)]
 
     def project(self, state: Tensor, relations: Tensor, *, hop: int = 0) -> Tensor:
         """Link by link from what counts, of which some queries have much, most have little.
@@ -144,22 +120,13 @@ class Tree(TreeSearch):
             raise UsageError("the model does not know what is stored; call attach(edges) first")
         stored = self.stored.of(heads, relations)
         c = stored.counts.to(self.links.entities.dtype).clamp(min=self.settings.unseen)
-        scores = (_scores(method, heads, relations, weight) for weight, method in self.predictors())
-        p = reduce(Tensor.add_, scores).log_softmax(-1)
+        state = self.links.project(self.links.anchor(heads), relations)
+        multiplied = isinstance(self.links, Factored)
+        scores = float32_products(state, self.links.entities) if multiplied else self.links.score(state)
+        p = scores.mul_(self.settings.sharpness).log_softmax(-1)
         p = p.add_(c.log()[:, None]).clamp_(max=math.log(self.settings.certain))
         p[stored.pairs, stored.tails] = 0.0
         return p
-
-
-def _scores(method: Any, heads: Tensor, relations: Tensor, weight: float) -> Tensor:
-    """Of n heads and relations (n,) with every tail, (n, N), times a weight; in a matrix of its own."""
-    state = method.project(method.anchor(heads), relations, hop=0)
-    if not isinstance(method, Factored):
-        return weight * torch.as_tensor(method.score(state))
-    particles, table, bias = method.factors(state)
-    products = float32_products(weight * particles.flatten(0, 1), table)
-    best = products if particles.shape[1] == 1 else products.view(*particles.shape[:2], -1).amax(1)
-    return best.add_(weight * bias)
 
 
 def _blocks(sizes: Ints, most: int) -> Iterator[slice]:
