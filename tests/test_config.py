@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -387,6 +387,14 @@ def test_paths_are_kept_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "queries").mkdir()
     kept = configured(preset(), None, ["workload=queries"]).with_absolute_paths().training
     assert (kept.workload, kept.validation) == (str(tmp_path / "queries"), "")
+
+
+def test_a_result_says_the_names_of_folders_and_not_where_they_are(tmp_path: Path) -> None:
+    (tmp_path / "some" / "queries").mkdir(parents=True)
+    config = configured(preset(), None, [f"validation={tmp_path / 'some' / 'queries'}", "updates=7"])
+    bare = config.with_bare_names()
+    assert bare.training == replace(config.training, validation="queries")
+    assert bare.with_bare_names() == bare
 
 
 def test_a_model_of_the_settings() -> None:

@@ -305,7 +305,8 @@ def test_the_table_of_experiments() -> None:
         assert {f"{graph}-{queries}-q2p" for queries in ("betae", "q2b")} <= known.keys()
         default = experiment(f"{graph}-betae-q2p").recipe.config
         assert default.preset == "default"
-        assert replace(default.model, dropout=preset().model.dropout) == preset().model  # but for that: d 400, K 2
+        own = {"dropout": preset().model.dropout, "residual": preset().model.residual}
+        assert replace(default.model, **own) == preset().model  # but for these: d 400, K 2
         assert not set(default.training.mix) & {"ip", "pi", "2u", "up"}
         assert (default.training.union_answers, default.training.unions) == ("any", "native")
         released = experiment(f"{graph}-betae-q2p-unions").recipe.config.training
@@ -314,6 +315,10 @@ def test_the_table_of_experiments() -> None:
     assert {one.queries for name, one in known.items() if name.startswith("nell-betae")} == {"betae"}
     assert {one.queries for name, one in known.items() if name.startswith("fb15k-betae")} == {"betae-resampled"}
     assert {one.recipe.validation for one in known.values()} == {"betae-resampled"}
+    for name in ("paper", "released"):
+        of_graph, of_preset = experiment(f"fb15k-237-betae-q2p-{name}").recipe.config, preset("q2p", name)
+        assert of_graph.model == of_preset.model
+        assert of_graph.training.union_share == pytest.approx(of_preset.training.union_share)
     for name, rate, batch in (("paper", 3e-4, 4096), ("released", 7e-4, 3000)):
         config = experiment(f"nell-betae-q2p-{name}").recipe.config
         assert config.preset == name

@@ -155,6 +155,11 @@ class Config:
                 )
         return _changed(self, {name: str(Path(path).resolve()) for name, path in paths.items() if path})
 
+    def with_bare_names(self) -> Config:
+        """The same settings without where folders of queries lie on this machine, as results state them."""
+        paths = {name: getattr(self.training, name) for name in _FOLDERS}
+        return _changed(self, {name: Path(path).name for name, path in paths.items() if path})
+
 
 _FOLDERS = ("workload", "leaked", "validation")
 """The settings that name folders of queries."""

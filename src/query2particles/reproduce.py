@@ -223,7 +223,7 @@ class _Series:
 
     def _is_ours(self, one: Experiment, config: Mapping[str, Any]) -> bool:
         """Whether the settings of a result file are those of this experiment."""
-        return Config.from_json(config) == self._portable(self._asked[one.name])
+        return Config.from_json(config) == _portable(self._asked[one.name])
 
     def trained(self, seed: int) -> tuple[Run, _Training | int]:
         """The run of a seed, and what trained it; where training ended early, the signal that ended it."""
@@ -248,7 +248,7 @@ class _Series:
             return Run.create(folder, config, self._graph, str(self._folder))
         run = Run.open(folder)
         run.check(self._graph)
-        if self._portable(run.config) != self._portable(config):
+        if _portable(run.config) != _portable(config):
             raise UsageError(
                 f"{folder} was trained with other settings; name another folder of runs (--runs), or remove it"
             )
@@ -310,15 +310,14 @@ class _Series:
         return self._written(self._asked[one.name])
 
     def _written(self, config: Config) -> dict[str, Any]:
-        document = self._portable(config).as_json()
+        document = _portable(config).as_json()
         del document["training"]["seed"]
         return document
 
-    def _portable(self, config: Config) -> Config:
-        """The settings without where the data lie on this machine, and for all seeds alike."""
-        leaked = self._recipe.config.training.leaked
-        portable = replace(config.training, validation=self._recipe.validation, leaked=leaked, seed=0)
-        return replace(config, training=portable)
+def _portable(config: Config) -> Config:
+    """The settings without where the data lie on this machine, and for all seeds alike."""
+    bare = config.with_bare_names()
+    return replace(bare, training=replace(bare.training, seed=0))
 
 
 class _JoinedSeries(_Series):

@@ -70,8 +70,10 @@ def test_of_any_tree(query: Query) -> None:
 
 
 @each_shape
-def test_a_sample_of_all_is_all(name: str) -> None:
-    """With what is stored summed by itself."""
+@pytest.mark.parametrize("multiplied", [1, 1 << 26])
+def test_a_sample_of_all_is_all(name: str, multiplied: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what is stored summed by itself, all at once or tail by tail."""
+    monkeypatch.setattr("query2particles.methods.guided._MULTIPLIED", multiplied)
     several = random_queries(SHAPES[name], 4)
     whole = scores_of(guided(replace(ALL, sample=ENTITIES)), several)
     np.testing.assert_allclose(whole, scores_of(guided(), several), rtol=1e-9, atol=1e-12)

@@ -118,17 +118,7 @@ class Equations:
         """P₀ = e_v + M."""
         return [self.weights["entities"][entity] + m for m in self.weights["offsets"]]
 
-    def lengthened(self, p: Particles, *logarithms: tuple[int, float]) -> Particles:
-        """Times the exponential of a weighted sum of the learned logarithms, where they are learned."""
-        if not self.settings.lengths:
-            return p
-        factor = math.exp(sum(weight * self.weights["lengths.logarithms"][place] for place, weight in logarithms))
-        return [factor * one for one in p]
-
     def project(self, p: Particles, relation: int, *, hop: int) -> Particles:
-        return self.lengthened(self.gated(p, relation, hop=hop), (0, 1.0))
-
-    def gated(self, p: Particles, relation: int, *, hop: int) -> Particles:
         """Gates for each particle, then attention among them, with norms after both."""
         w, option = self.weights, self.settings
         if option.projection == "later-block" and hop > 0:
@@ -149,9 +139,6 @@ class Equations:
         return self.half("projection.mix.norm", a, self.attention_of("projection.mix.attention"), option.residual)
 
     def intersect(self, several: Sequence[Particles]) -> Particles:
-        return self.lengthened(self.brought_together(several), (1, 1.0), (2, math.log(len(several))))
-
-    def brought_together(self, several: Sequence[Particles]) -> Particles:
         """Attention and MLP over the particles of all branches, K of which stay; or K summaries of them."""
         k, n = self.settings.particles, len(several)
         if self.settings.keep == "summaries":
@@ -199,7 +186,7 @@ class Equations:
         return found
 
     def complement(self, p: Particles) -> Particles:
-        return self.lengthened(self.passes("complementation", p), (3, 1.0))
+        return self.passes("complementation", p)
 
     def union(self, several: Sequence[Particles]) -> Particles:
         return [one for branch in several for one in branch]

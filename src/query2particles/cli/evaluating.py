@@ -299,7 +299,7 @@ def _tested(
         graph or run.graph_folder,
         run.model(opened, where),
         how,
-        replace(run.config, training=replace(training, unions=how)).as_json(),
+        replace(run.config, training=replace(training, unions=how)).with_bare_names().as_json(),
         where,
         training.seed,
         *run.cost(),

@@ -45,6 +45,9 @@ __all__ = ["Guide", "Guided", "GuidedState"]
 _LEAST_TRUTH, _BEHIND = -1e3, -1e4
 """Proposed answers are no less true than the one; all others score around the other."""
 
+_MULTIPLIED = 1 << 26
+"""How many numbers are multiplied at once with those of stored tails."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Guide:
@@ -248,10 +251,17 @@ class Guided(nn.Module):
         among[stored.pairs[place >= 0], place[place >= 0]] = True
         each = (self._entities - stored.counts) / (~among).sum(1).clamp(min=1)  # that one of the sample stands for
         rest = (led @ table[self._sample].T).masked_fill(among, -torch.inf).logsumexp(1) + each.log()
-        scores = (led[stored.pairs] * table[stored.tails]).sum(1)
+        scores = _products(led, table, stored)
         highest = rest.scatter_reduce(0, stored.pairs, scores, "amax")
         known = torch.zeros_like(rest).index_add(0, stored.pairs, (scores - highest[stored.pairs]).exp())
         return highest + (known + (rest - highest).exp()).log()
+
+
+def _products(led: Tensor, table: Tensor, stored: Stored) -> Tensor:
+    """Where each pair leads (n, d) with each of its stored tails, some at a time: a few heads may have very many."""
+    some = max(1, _MULTIPLIED // led.shape[1])
+    pieces = zip(torch.split(stored.pairs, some), torch.split(stored.tails, some), strict=True)
+    return torch.cat([(led[pairs] * table[tails]).sum(1) for pairs, tails in pieces])
 
 
 def _repeated(ids: Tensor) -> Tensor:

@@ -16,7 +16,6 @@ changes what comes out, nothing is computed only to be dropped, and a later hop 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -76,8 +75,6 @@ class Settings:
     """How an intersection comes from N·K particles to K: K weighted means of all (`Means`); K summaries that attend to
     them (`Summaries`); or all go through a block, of which a random sample is kept (one for all queries of a call;
     evenly spaced when not training), or rows 0, N, 2N, …, as in the released code."""
-    lengths: bool = False
-    """Operators learn how long their particles are (`Lengths`), where layer norms make all as long."""
     bias: bool = True
     """A learned bias for each entity."""
     entity_scale: float = 0.05
@@ -133,7 +130,6 @@ class Q2P(nn.Module):
         self._pooled = settings.keep in pooled
         self.intersection: nn.Module = pooled.get(settings.keep, _Passes)(settings)
         self.complementation = _Passes(settings)
-        self.lengths = Lengths() if settings.lengths else None
 
     def anchor(self, entities: Tensor) -> Tensor:
         return self._in_working_type(functional.embedding(entities, self.entities)[:, None] + self.offsets)  # (n, K, d)
@@ -141,21 +137,19 @@ class Q2P(nn.Module):
     def project(self, state: Tensor, relations: Tensor, *, hop: int = 0) -> Tensor:
         e = self._in_working_type(functional.embedding(relations, self.relations))
         result: Tensor = self.projection(state, e, hop)
-        return result if self.lengths is None else self.lengths.projected(result)
+        return result
 
     def intersect(self, branches: Sequence[Tensor]) -> Tensor:
         together = torch.cat(list(branches), 1)  # (n, w, d): w = N·K, more where a branch is a union
         p: Tensor = self.intersection(together)
-        if not self._pooled:
-            p = p[:, self._kept(p.shape[1], len(branches), p.device)]
-        return p if self.lengths is None else self.lengths.intersected(p, len(branches))
+        return p if self._pooled else p[:, self._kept(p.shape[1], len(branches), p.device)]
 
     def union(self, branches: Sequence[Tensor]) -> Tensor:
         return torch.cat(list(branches), 1)
 
     def complement(self, state: Tensor) -> Tensor:
         result: Tensor = self.complementation(state)
-        return result if self.lengths is None else self.lengths.complemented(result)
+        return result
 
     def score(self, state: Tensor, entities: Tensor | None = None) -> Tensor:
         _, table, bias = self.factors(state)
@@ -272,29 +266,6 @@ class Means(nn.Module):
         inner = self.activation(self.particles(p)[:, None] + asked[:, :, None])  # (n, K, w, d)
         result: Tensor = self.norm((self.weights(inner).softmax(2) * p[:, None]).sum(2))
         return result
-
-
-class Lengths(nn.Module):
-    """How long particles are, which is how sure a query is of its answers.
-
-        projection  eᵃ P        intersection of N branches  eᵇ N^g P        complement  eᶜ P
-
-    After a layer norm all particles are as long, and only the table could tell a query with a few answers from one with
-    many: then what keeps the table small, which single hops need, takes from intersections that they know more.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.logarithms = nn.Parameter(torch.zeros(4))  # a, b, g, c
-
-    def projected(self, p: Tensor) -> Tensor:
-        return p * self.logarithms[0].exp()
-
-    def intersected(self, p: Tensor, branches: int) -> Tensor:
-        return p * (self.logarithms[1] + self.logarithms[2] * math.log(branches)).exp()
-
-    def complemented(self, p: Tensor) -> Tensor:
-        return p * self.logarithms[3].exp()
 
 
 class _Mix(nn.Module):

@@ -59,7 +59,7 @@ NORMS: Mapping[NormName, Norm] = MappingProxyType(
         "product": Norm(
             torch.add,
             lambda x, y: torch.logaddexp(x, y + negated(x)).clamp(max=0),
-            lambda x: negated(negated(x).sum(0)),
+            lambda x: negated(x.exp().neg_().log1p_().sum(0)),  # `negated`, in fewer steps: the rows may be many
         ),
         "godel": Norm(torch.minimum, torch.maximum, lambda x: x.amax(0)),
         "lukasiewicz": Norm(
