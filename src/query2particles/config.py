@@ -157,8 +157,8 @@ class Config:
 
     def with_bare_names(self) -> Config:
         """The same settings without where folders of queries lie on this machine, as results state them."""
-        paths = {name: getattr(self.training, name) for name in _FOLDERS}
-        return _changed(self, {name: Path(path).name for name, path in paths.items() if path})
+        bare: dict[str, Any] = {name: Path(getattr(self.training, name)).name for name in _FOLDERS}  # of none, none
+        return replace(self, training=replace(self.training, **bare))
 
 
 _FOLDERS = ("workload", "leaked", "validation")

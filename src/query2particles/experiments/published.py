@@ -96,8 +96,8 @@ def published() -> tuple[Published, ...]:
 
 def printed(method: str, graph: str, kind: str) -> Mapping[str, float]:
     """What is published for a method of ours on a graph and set; nothing, where nothing is."""
-    wanted = METHOD_NAMES.get(method), graph, kind
-    return next((row.values for row in published() if (row.method, row.graph, row.set) == wanted), {})
+    wanted = METHOD_NAMES.get(method), graph, kind, FIGURE_OF[kind]
+    return next((row.values for row in published() if (row.method, row.graph, row.set, row.figure) == wanted), {})
 
 
 def set_of(result: Mapping[str, Any]) -> str:

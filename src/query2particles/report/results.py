@@ -29,7 +29,7 @@ from query2particles.report.studies import in_a_study, studies
 __all__ = ["has_results", "results_page", "with_results"]
 
 _SETS = {
-    "betae": "MRR in percent on BetaE's queries. Published rows are for the original sets; where ours are "
+    "betae": "MRR in percent on BetaE's queries, and below it Hits@10. Published rows are for the original sets; where ours are "
     "`betae-resampled`, they measure the same thing on other queries, and a few tenths say nothing.",
     "q2b": "Hit@3 in percent on Query2Box's official test sets, trained on the training graph alone. Each result has "
     "two rows: the mean over a query's hard answers, as CQD counts, and its best hard answer, as EmQL does. The Q2P "
@@ -44,7 +44,7 @@ _SEARCHES = ("tree", "best")
 _KNOWING = {f"{method}-known": f"{METHOD_NAMES[method]}, validation facts stored" for method in _SEARCHES}
 """Variants that have a row of their own among the averages."""
 
-_MORE_FIGURES = {"q2b": ("best_hits@3",)}
+_MORE_FIGURES = {"betae": ("hits@10",), "q2b": ("best_hits@3",)}
 """Figures that have a row of their own below a result's first."""
 
 
@@ -138,7 +138,8 @@ def _results_table(graph: str, kind: str, documents: Sequence[Document]) -> list
     for row in published():
         if (row.graph, row.set) == (graph, kind):
             number = sources.setdefault(row.source, len(sources) + 1)
-            rows.append((f"{row.method} [{number}]", {column: f"{value:.1f}" for column, value in row.values.items()}))
+            name = f"{row.method} [{number}]" if row.figure == figures[0] else f"{row.method} [{number}], {row.figure}"
+            rows.append((name, {column: f"{value:.1f}" for column, value in row.values.items()}))
     columns = columns_of({column: 0.0 for _, cells in rows for column in cells})
     lines = table(("", *columns), [(name, *(cells.get(column, "") for column in columns)) for name, cells in rows])
     lines += ["", *(f"- [{number}] {source}." for source, number in sources.items())]
