@@ -314,6 +314,7 @@ class _Series:
         del document["training"]["seed"]
         return document
 
+
 def _portable(config: Config) -> Config:
     """The settings without where the data lie on this machine, and for all seeds alike."""
     bare = config.with_bare_names()
