@@ -23,7 +23,7 @@ from query2particles.evaluate import evaluate
 from query2particles.experiments.recipes import experiment, experiments
 from query2particles.graph.folders import open_graph
 from query2particles.graph.graph import Split
-from query2particles.joined import open_run
+from query2particles.joined import Joined, join, open_run
 from query2particles.presets import preset
 from query2particles.query.algebra import EPFO, NEGATION
 from query2particles.reproduce import Reproduced, Watch, compared, reproduce
@@ -314,7 +314,10 @@ def test_the_table_of_experiments() -> None:
         assert released.union_answers == "first"
     assert {one.queries for name, one in known.items() if name.startswith("nell-betae")} == {"betae"}
     assert {one.queries for name, one in known.items() if name.startswith("fb15k-betae")} == {"betae-resampled"}
-    assert {one.recipe.validation for one in known.values()} == {"betae-resampled"}
+    of_sets = {(name.split("-best")[0], one.recipe.validation) for name, one in known.items() if "-q2b-best" in name}
+    assert {validation for _, validation in of_sets} == {"q2b"}
+    others = {one.recipe.validation for name, one in known.items() if "-q2b-best" not in name}
+    assert others == {"betae-resampled"}
     for name in ("paper", "released"):
         of_graph, of_preset = experiment(f"fb15k-237-betae-q2p-{name}").recipe.config, preset("q2p", name)
         assert of_graph.model == of_preset.model
@@ -453,6 +456,24 @@ def test_on_the_benchmark_graph(data: Path, tmp_path: Path) -> None:
     assert found["averages"]["negation"] == {}
 
 
+@pytest.mark.parametrize(
+    ("asked", "folder", "name"), [("betae", "betae-resampled", "best"), ("q2b", "q2b", "best-q2b")]
+)
+def test_a_joint_reasoner_is_weighed_by_the_queries_of_its_set(
+    asked: str, folder: str, name: str, world: Path, tmp_path: Path
+) -> None:
+    (document,) = made(world, tmp_path, f"fb15k-237-{asked}-best", seeds=(0,)).documents
+    assert document["config"]["weighed_by"] == folder
+    weighed, *parts = (tmp_path / "runs" / f"fb15k-237-{part}" / "seed-0" for part in (name, "q2p", "links"))
+    vectors, links = map(Run.open, parts)
+    graph = vectors.graph()
+    validation = stored_queries(graph, world / "FB15k-237" / folder, "valid", most=10)
+    again, _ = join(tmp_path / "again", vectors, links, graph, validation)
+    own = open_run(weighed)
+    assert isinstance(own, Joined)
+    assert (own.weights, own.search) == (again.weights, again.search)
+
+
 def test_a_joint_reasoner_is_made_of_the_runs_of_its_parts(world: Path, tmp_path: Path) -> None:
     """Which are those that their own names make; its result says what both were, and lost seeds are noticed."""
     names = ("fb15k-237-betae-best", "fb15k-237-q2b-best")
@@ -464,6 +485,7 @@ def test_a_joint_reasoner_is_made_of_the_runs_of_its_parts(world: Path, tmp_path
         "fb15k-237-q2p",
         "fb15k-237-links",
         "fb15k-237-best",
+        "fb15k-237-best-q2b",
     }
     runs = [open_run(tmp_path / "runs" / "fb15k-237-best" / f"seed-{seed}") for seed in (0, 1)]
     graph = runs[0].graph()

@@ -57,7 +57,7 @@ _PENALTY = 1e-3
 _SHARES = (0.0, 0.125, 0.25, 0.5, 1.0)
 """λ: how much of the way from a part alone to the weights of least loss is tried."""
 
-_SHARPNESS = (0.5, 0.65, 0.8, 1.0)
+_SHARPNESS = (0.5, 0.65, 0.8, 1.0, 1.4, 2.0)
 _SEARCHED = 100
 """The search is settled by so many queries of each shape."""
 

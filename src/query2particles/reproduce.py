@@ -328,7 +328,7 @@ class _JoinedSeries(_Series):
         own, *rest = others
         vectors, links = (settings_of(part, own) for part in PARTS)
         super().__init__(recipe.parts[0], data, runs, device, vectors, *rest)
-        self._name, self._links = recipe.name, _Series(recipe.parts[1], data, runs, device, links, *rest)
+        self._joint, self._links = recipe, _Series(recipe.parts[1], data, runs, device, links, *rest)
 
     def ask(self, one: Experiment, settings: Sequence[str]) -> None:
         super().ask(one, settings_of("vectors", settings))
@@ -340,10 +340,11 @@ class _JoinedSeries(_Series):
         links, also_by = self._links.trained(seed)
         if not isinstance(also_by, _Training):
             return links, also_by
-        folder = self._runs / self._name / f"seed-{seed}"
+        folder = self._runs / self._joint.name / f"seed-{seed}"
         if not is_run_folder(folder):
-            self._watch.say(f"{self._name}, seed {seed}: weighing the parts by {self._recipe.validation}/valid")
-            validation = self._validation or validation_set(self._graph, vectors.config.training)
+            self._watch.say(f"{self._joint.name}, seed {seed}: weighing the parts by {self._joint.validation}/valid")
+            weighing = str((self._folder / self._joint.validation).resolve())
+            validation = validation_set(self._graph, replace(vectors.config.training, validation=weighing))
             join(folder, vectors, links, self._graph, validation, device=self._device)
         commits = _each([by.commit, also_by.commit])
         return open_run(folder), _Training(_each([by.machine, also_by.machine]) or "", commits)
@@ -353,7 +354,8 @@ class _JoinedSeries(_Series):
 
     def _described(self, one: Experiment) -> dict[str, Any]:
         links = self._links._written(self._links._config)
-        return {"method": BEST, "vectors": super()._described(one), "links": links}
+        parts = {"vectors": super()._described(one), "links": links}
+        return {"method": BEST, "weighed_by": self._joint.validation, **parts}
 
 
 def _each(values: Iterable[str | None]) -> str | None:

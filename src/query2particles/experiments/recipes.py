@@ -23,7 +23,10 @@ __all__ = ["Experiment", "Recipe", "experiment", "experiments"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained: `name` is graph-method-variant, `validation` the folder of the queries that select."""
+    """How a model is trained: `name` is graph-method-variant, `validation` the folder of the queries that select.
+
+    Of a joint reasoner, whose parts have been selected, they are those that its parts are weighed by.
+    """
 
     name: str
     graph: str
@@ -71,8 +74,10 @@ def _joint_experiments(
     for graph in joint["graphs"]:
         validation = graphs[graph]["validation"]
         parts = tuple(_recipe(name, graph, validation, documents[name], "default") for name in joint["joins"])
-        recipe = Recipe(f"{graph.lower()}-{_JOINT}", graph, validation, parts[0].config, parts)
         for name, queries in graphs[graph]["sets"].items():
+            weighed_by = joint["weighed_by"].get(name, validation)
+            variant = "default" if weighed_by == validation else name
+            recipe = Recipe(f"{graph.lower()}-{_named(_JOINT, variant)}", graph, weighed_by, parts[0].config, parts)
             for variant, own in joint["variants"].items():
                 training = replace(recipe.config.training, **own)
                 config = replace(recipe.config, training=training)

@@ -71,6 +71,8 @@ def _changed(document: Document) -> tuple[str, ...]:
     parts = zip(("vectors", "links"), one.recipe.parts, strict=False)
     pairs = [(config[name], part.config) for name, part in parts] or [(config, one.config)]
     names: dict[str, None] = {}
+    if one.recipe.parts and config.get("weighed_by", one.recipe.parts[0].validation) != one.recipe.validation:
+        names["weighed_by"] = None
     for had, has in pairs:
         before, now = _settings(had), _settings(has.as_json())
         names |= dict.fromkeys(key for key, value in before.items() if key in now and now[key] != value)

@@ -29,8 +29,9 @@ from query2particles.report.studies import in_a_study, studies
 __all__ = ["has_results", "results_page", "with_results"]
 
 _SETS = {
-    "betae": "MRR in percent on BetaE's queries, and below it Hits@10. Published rows are for the original sets; where ours are "
-    "`betae-resampled`, they measure the same thing on other queries, and a few tenths say nothing.",
+    "betae": "MRR in percent on BetaE's queries, and below it Hits@10. Published rows are for the original sets; "
+    "where ours are `betae-resampled`, they measure the same thing on other queries, and a few tenths say "
+    "nothing.",
     "q2b": "Hit@3 in percent on Query2Box's official test sets, trained on the training graph alone. Each result has "
     "two rows: the mean over a query's hard answers, as CQD counts, and its best hard answer, as EmQL does. The Q2P "
     "row of the paper cannot be taken for a clean result ([evaluation](evaluation.md)).",
