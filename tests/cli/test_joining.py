@@ -152,9 +152,20 @@ def test_two_runs_are_joined(tmp_path: Path, run: Path, call: Call) -> None:
     assert call.json(*words, tmp_path / "joined")["shapes"] == call.json(*words, run)["shapes"]
 
 
+def test_they_are_weighed_by_the_queries_that_are_named(tmp_path: Path, run: Path, graph: Path, call: Call) -> None:
+    queries = tmp_path / "queries"
+    call("sample", graph, "--split", "valid", "--shapes", "2i,2p", "--count", "2", "--out", queries)
+    words = ("join", run / "vectors", run / "links", "--queries", queries, "--out", tmp_path / "joined")
+    assert [(one["family"], one["queries"]) for one in call.json(*words)["families"]] == [
+        ("several hops", 2),
+        ("intersection", 2),
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        ("join VECTORS LINKS --out NEW --queries NEW", "there is no folder of queries"),
         ("join LINKS VECTORS --out NEW", "is a run of links; name the other one first"),
         ("join VECTORS VECTORS --out NEW", "tree cannot answer with what q2p has learned"),
         ("join RUN LINKS --out NEW", r"is a joined run: name the part that is meant, .*/vectors or .*/links"),

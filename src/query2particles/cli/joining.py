@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,6 +35,10 @@ def join(
     vectors: Annotated[Path, typer.Argument(metavar="RUN", help="A run of q2p, or of another method of vectors.")],
     links: Annotated[Path, typer.Argument(metavar="LINKS", help="A run of links on the same graph.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The joined run to make.")],
+    queries: Annotated[
+        Path | None,
+        typer.Option(help="A folder of queries, whose valid ones weigh. By default those that RUN was validated by."),
+    ] = None,
     graph: Annotated[str | None, typer.Option(help="The runs' graph, where it is no longer where it was.")] = None,
     device: Device = DeviceName.auto,
     json: Json = False,
@@ -45,7 +49,10 @@ def join(
 
     first, second = Run.open(vectors), Run.open(links)
     opened = first.graph(graph)
-    validation = validation_set(opened, first.config.training)
+    training = first.config.training
+    if queries is not None:
+        training = replace(training, validation=str(queries))
+    validation = validation_set(opened, training)
     _join(out, first, second, opened, validation, device_named(device), json)
 
 
