@@ -17,7 +17,7 @@ from query2particles.engine.table import Table
 from query2particles.errors import UsageError
 from query2particles.graph.edges import Edges
 from query2particles.methods import q2p
-from query2particles.methods.guided import Guide, Guided
+from query2particles.methods.guided import _VECTORS, Guide, Guided
 from query2particles.methods.tree import Settings, Tree
 from query2particles.methods.truth import NormName
 from query2particles.query.algebra import SHAPES, Query
@@ -70,10 +70,10 @@ def test_of_any_tree(query: Query) -> None:
 
 
 @each_shape
-@pytest.mark.parametrize("multiplied", [1, 1 << 26])
-def test_a_sample_of_all_is_all(name: str, multiplied: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what is stored summed by itself, all at once or tail by tail."""
-    monkeypatch.setattr("query2particles.methods.guided._MULTIPLIED", multiplied)
+@pytest.mark.parametrize("vectors", [1, 1 << 24])
+def test_a_sample_of_all_is_all(name: str, vectors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what is stored summed by itself, whether all is looked at together, or query by query and tail by tail."""
+    monkeypatch.setitem(_VECTORS, "cpu", vectors)
     several = random_queries(SHAPES[name], 4)
     whole = scores_of(guided(replace(ALL, sample=ENTITIES)), several)
     np.testing.assert_allclose(whole, scores_of(guided(), several), rtol=1e-9, atol=1e-12)

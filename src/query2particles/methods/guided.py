@@ -45,8 +45,8 @@ __all__ = ["Guide", "Guided", "GuidedState"]
 _LEAST_TRUTH, _BEHIND = -1e3, -1e4
 """Proposed answers are no less true than the one; all others score around the other."""
 
-_MULTIPLIED = 1 << 26
-"""How many numbers are multiplied at once with those of stored tails."""
+_VECTORS = {"cpu": 1 << 24, "cuda": 1 << 30}
+"""How many numbers the vectors of what is looked at together have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,13 +203,22 @@ class Guided(nn.Module):
             case Entities(ids):
                 return torch.where(v == ids[:, None], 0.0, FALSE).to(self.tree.links.entities.dtype)
             case Followed(u, x, relations):
-                return self.tree.joined(norm.both(x[..., None], self._links(u, relations, v)).movedim(1, 0))
+                blocks = zip(*(torch.split(part, self._at_once(u, v)) for part in (u, x, relations, v)), strict=True)
+                return torch.cat([self._reached(*block) for block in blocks])
             case Both(branches):
                 return reduce(norm.both, (self._truths(branch, v) for branch in branches))
             case Either(branches):
                 return reduce(norm.either, (self._truths(branch, v) for branch in branches))
             case Negated(branch):
                 return negated(self._truths(branch, v))
+
+    def _at_once(self, u: Tensor, v: Tensor) -> int:
+        """Of how many queries the vectors of all entities (n, k), (n, m) fit the memory set aside for them."""
+        numbers = _VECTORS["cuda" if u.is_cuda else "cpu"]
+        return max(1, numbers // ((u.shape[1] + v.shape[1]) * self.tree.links.entities.shape[1]))
+
+    def _reached(self, u: Tensor, x: Tensor, relations: Tensor, v: Tensor) -> Tensor:
+        return self.tree.joined(self.tree.norm.both(x[..., None], self._links(u, relations, v)).movedim(1, 0))
 
     def _links(self, u: Tensor, relations: Tensor, v: Tensor) -> Tensor:
         """As logarithms, p(u, r, v) of entities (n, k) and (n, m) under relations (n,): (n, k, m)."""
@@ -259,7 +268,7 @@ class Guided(nn.Module):
 
 def _products(led: Tensor, table: Tensor, stored: Stored) -> Tensor:
     """Where each pair leads (n, d) with each of its stored tails, some at a time: a few heads may have very many."""
-    some = max(1, _MULTIPLIED // led.shape[1])
+    some = max(1, _VECTORS["cuda" if led.is_cuda else "cpu"] // led.shape[1])
     pieces = zip(torch.split(stored.pairs, some), torch.split(stored.tails, some), strict=True)
     return torch.cat([(led[pairs] * table[tails]).sum(1) for pairs, tails in pieces])
 
