@@ -31,6 +31,7 @@ _HEADINGS = {
     "answer-nell-cuda": "Answers on a GPU, on NELL",
     "answer-run-nell-cuda": "Answers of a joined run on a GPU",
     "answer-run-nell-cpu": "Answers of a joined run on a CPU",
+    "answer-run-fb15k-237-cpu": "Answers of a joined run on a CPU, on FB15k-237",
     "answer-methods-cuda": "Answers of all methods on a GPU",
     "answer-methods-cpu": "Answers of all methods on a CPU",
     "search-cuda": "The ways of a joined run on a GPU",
@@ -62,6 +63,7 @@ _WORDS = {
     "(`q2p bench answer`).",
     "answer-nell": "The same for NELL (`q2p bench answer --graph NELL`).",
     "answer-run-nell": "The same for a trained run, by all of its parts (`q2p bench answer --run RUN`).",
+    "answer-run-fb15k-237": "The same for a trained run, by all of its parts (`q2p bench answer --run RUN`).",
     "answer-methods": "From the ids of a query to its ten best answers, by method and shape; empty where a method "
     "lacks an operator (`q2p bench answer --all-methods`).",
     "search": "A joined run by all parts (`best`), by its vectors (`fast`), by full search (`tree`), and by search "
