@@ -22,8 +22,9 @@ from query2particles.bench.record import Bench, Say, significant
 from query2particles.config import configured
 from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.exact import Batch
+from query2particles.engine.nearest import fitting
 from query2particles.engine.plan import compile_shapes
-from query2particles.engine.ranks import Factored, rows_at_once, scoring
+from query2particles.engine.ranks import Factored, scoring
 from query2particles.engine.scored import best_of_all
 from query2particles.errors import UsageError
 from query2particles.graph.edges import Ints
@@ -44,7 +45,10 @@ _TOGETHER = {"cpu": 32, "cuda": 2048}
 """Queries of each shape that are answered together, all shapes in one call; where there are fewer, they come again."""
 
 _STATES = 8
-"""Of methods that score all entities on the way: for how many matrices of scores there must be room."""
+"""Of methods that score all entities on the way: for how many matrices of scores there must be room …"""
+
+_STATE_BYTES = {"cpu": 1 << 28, "cuda": 1 << 33}
+"""… in so much memory."""
 
 _WARM_UP = 5
 _REPEATS = 5
@@ -167,7 +171,7 @@ def _fitting(subject: Subject) -> int:
     most = _TOGETHER[subject.device.type]
     if isinstance(subject.model, Factored):
         return most
-    room = rows_at_once(subject.model, len(subject.graph.entities)) // _STATES
+    room = fitting(_STATE_BYTES, subject.device, _STATES * len(subject.graph.entities))
     return min(most, max(1, room // len(subject.batch)))
 
 
