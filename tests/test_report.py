@@ -265,6 +265,17 @@ def test_what_a_leak_explains(tmp_path: Path) -> None:
     assert "NELL, mean over a query's hard answers: nothing measured to compare with the paper's 52.2" in alone
 
 
+def test_results_that_other_queries_weighed_are_named(tmp_path: Path) -> None:
+    """By the queries of the graph, where a result does not say."""
+    for name, said in (("nell-betae-best", {}), ("nell-q2b-best", {}), ("fb15k-q2b-best", {"weighed_by": "q2b"})):
+        one = document(name)
+        one["config"] = {**one["config"], **said}
+        write(tmp_path, one)
+    page = results_page(tmp_path)
+    assert "Made with other settings than the recipe has now: `nell-q2b-best` (weighed_by).\n" in page
+    assert page.count("Made with other settings") == 1
+
+
 def test_results_of_other_settings_are_named(tmp_path: Path) -> None:
     """Where a recipe has changed since; what was no setting then has not."""
     first, second, joint = (document(f"nell-betae-{name}") for name in ("q2p", "gqe", "best"))

@@ -314,10 +314,9 @@ def test_the_table_of_experiments() -> None:
         assert released.union_answers == "first"
     assert {one.queries for name, one in known.items() if name.startswith("nell-betae")} == {"betae"}
     assert {one.queries for name, one in known.items() if name.startswith("fb15k-betae")} == {"betae-resampled"}
-    of_sets = {(name.split("-best")[0], one.recipe.validation) for name, one in known.items() if "-q2b-best" in name}
-    assert {validation for _, validation in of_sets} == {"q2b"}
-    others = {one.recipe.validation for name, one in known.items() if "-q2b-best" not in name}
-    assert others == {"betae-resampled"}
+    for name, one in known.items():
+        assert one.recipe.validation == ("q2b" if "-q2b-best" in name else "betae-resampled")
+        assert all(part.validation == "betae-resampled" for part in one.recipe.parts)
     for name in ("paper", "released"):
         of_graph, of_preset = experiment(f"fb15k-237-betae-q2p-{name}").recipe.config, preset("q2p", name)
         assert of_graph.model == of_preset.model
@@ -472,6 +471,42 @@ def test_a_joint_reasoner_is_weighed_by_the_queries_of_its_set(
     own = open_run(weighed)
     assert isinstance(own, Joined)
     assert (own.weights, own.search) == (again.weights, again.search)
+
+
+def test_a_joined_run_of_other_parts_is_not_taken_for_this_one(world: Path, tmp_path: Path) -> None:
+    name = "fb15k-237-betae-best"
+    made(world, tmp_path, name, seeds=(0,))
+    shutil.rmtree(tmp_path / "runs" / "fb15k-237-q2p")
+    with pytest.raises(UsageError, match=r"was joined from other runs than .*fb15k-237-q2p.*or remove it"):
+        made(world, tmp_path, name, seeds=(0,), settings=(*TINY, "vectors.updates=9"))
+
+
+def test_seeds_of_a_result_that_does_not_say_what_weighed_are_not_lost(world: Path, tmp_path: Path) -> None:
+    name = "fb15k-237-betae-best"
+    (document,) = made(world, tmp_path, name, seeds=(0, 1)).documents
+    del document["config"]["weighed_by"]
+    (tmp_path / "out" / f"{name}.json").write_text(json.dumps(document))
+    with pytest.raises(UsageError, match="seeds 1 of the same settings"):
+        made(world, tmp_path, name, seeds=(0,))
+
+
+def test_the_queries_that_select_parts_are_looked_for_before_any_work(world: Path, tmp_path: Path) -> None:
+    data = shutil.copytree(world, tmp_path / "data")
+    shutil.rmtree(data / "FB15k-237" / "betae-resampled")
+    with pytest.raises(UsageError, match=r"fb15k-237-q2b-best needs FB15k-237.betae-resampled"):
+        made(data, tmp_path, "fb15k-237-q2b-best")
+
+
+def test_another_workload_of_the_same_name_is_another(world: Path, tmp_path: Path) -> None:
+    graph = open_graph(world / "FB15k-237")
+    drawn = drawn_queries(graph, "train", most=20, seed=0)
+    for place in ("one", "two"):
+        write_set(tmp_path / place / "queries", graph, "train", *drawn)
+    settings = [(*TINY, f"workload={tmp_path / place / 'queries'}") for place in ("one", "two")]
+    (document,) = made(world, tmp_path, seeds=(0,), settings=settings[0]).documents
+    assert document["config"]["training"]["workload"] == "queries"
+    with pytest.raises(UsageError, match="was trained with other settings"):
+        made(world, tmp_path, seeds=(0,), settings=settings[1])
 
 
 def test_a_joint_reasoner_is_made_of_the_runs_of_its_parts(world: Path, tmp_path: Path) -> None:

@@ -157,7 +157,8 @@ class Config:
 
     def with_bare_names(self) -> Config:
         """The same settings without where folders of queries lie on this machine, as results state them."""
-        bare: dict[str, Any] = {name: Path(getattr(self.training, name)).name for name in _FOLDERS}  # of none, none
+        paths = {name: getattr(self.training, name) for name in _FOLDERS}
+        bare: dict[str, Any] = {name: Path(path).resolve().name for name, path in paths.items() if path}
         return replace(self, training=replace(self.training, **bare))
 
 

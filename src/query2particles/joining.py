@@ -119,7 +119,7 @@ def fit_search(
     found: dict[Search, float] = {}
 
     def try_out(search: Search) -> None:
-        tree.settings = replace(tree.settings, sharpness=search.sharpness, several=search.several)
+        tree.settings = replace(tree.settings, **search._asdict())
         found[search] = evaluate(tree, some, theirs, progress=progress).average("all").get("mrr", 0.0)
 
     def best() -> Search:
@@ -129,7 +129,7 @@ def fit_search(
         try_out(Search(sharpness, "any"))
     try_out(best()._replace(several="best"))
     chosen = best()
-    tree.settings = replace(tree.settings, sharpness=chosen.sharpness, several=chosen.several)
+    tree.settings = replace(tree.settings, **chosen._asdict())
     return chosen, found
 
 
@@ -144,7 +144,7 @@ def fit_weights(
     """The weights (families, features) that suit these queries, and how each family came out.
 
     Shapes with operators that a part lacks are left out. Families that no query belongs to take the weights that suit
-    all queries together.
+    all queries together; one with a single query takes the part that ranks it better.
     """
     generator = torch.Generator().manual_seed(seed)
     found: dict[int, list[_Candidates]] = {}

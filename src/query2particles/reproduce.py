@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from query2particles.calibration import weights_digest
 from query2particles.config import Config, configured
 from query2particles.errors import RunError, UsageError
 from query2particles.evaluate import Evaluation, evaluate, result
@@ -34,7 +35,7 @@ from query2particles.files import write_json
 from query2particles.graph.edges import Ints
 from query2particles.graph.folders import open_graph
 from query2particles.graph.graph import Graph
-from query2particles.joined import BEST, PARTS, join, open_run, settings_of
+from query2particles.joined import BEST, PARTS, Joined, join, open_run, settings_of
 from query2particles.provenance import commit, machine
 from query2particles.query.algebra import Query
 from query2particles.run import Run, is_run_folder
@@ -172,7 +173,8 @@ def _check_settings(settings: Sequence[str], out: Path) -> None:
 
 def _check_folders(one: Experiment, data: Path) -> None:
     """Before any work: what it needs is there."""
-    for folder in ("", one.recipe.validation, one.queries):
+    selecting = (recipe.validation for recipe in (one.recipe, *one.recipe.parts))
+    for folder in ("", *selecting, one.queries):
         if not (data / one.recipe.graph / folder).is_dir():
             raise UsageError(
                 f"{one.name} needs {Path(one.recipe.graph, folder)}, which {data} does not have; "
@@ -223,7 +225,7 @@ class _Series:
 
     def _is_ours(self, one: Experiment, config: Mapping[str, Any]) -> bool:
         """Whether the settings of a result file are those of this experiment."""
-        return Config.from_json(config) == _portable(self._asked[one.name])
+        return Config.from_json(config) == _portable(self._asked[one.name]).with_bare_names()
 
     def trained(self, seed: int) -> tuple[Run, _Training | int]:
         """The run of a seed, and what trained it; where training ended early, the signal that ended it."""
@@ -310,15 +312,16 @@ class _Series:
         return self._written(self._asked[one.name])
 
     def _written(self, config: Config) -> dict[str, Any]:
-        document = _portable(config).as_json()
+        document = _portable(config).with_bare_names().as_json()
         del document["training"]["seed"]
         return document
 
 
 def _portable(config: Config) -> Config:
-    """The settings without where the data lie on this machine, and for all seeds alike."""
-    bare = config.with_bare_names()
-    return replace(bare, training=replace(bare.training, seed=0))
+    """The settings without where the benchmarks lie on this machine, and for all seeds alike."""
+    bare = config.with_bare_names().training
+    training = replace(config.training, validation=bare.validation, leaked=bare.leaked, seed=0)
+    return replace(config, training=training)
 
 
 class _JoinedSeries(_Series):
@@ -329,6 +332,7 @@ class _JoinedSeries(_Series):
         vectors, links = (settings_of(part, own) for part in PARTS)
         super().__init__(recipe.parts[0], data, runs, device, vectors, *rest)
         self._joint, self._links = recipe, _Series(recipe.parts[1], data, runs, device, links, *rest)
+        self._weighing: Labelled | None = None
 
     def ask(self, one: Experiment, settings: Sequence[str]) -> None:
         super().ask(one, settings_of("vectors", settings))
@@ -343,14 +347,24 @@ class _JoinedSeries(_Series):
         folder = self._runs / self._joint.name / f"seed-{seed}"
         if not is_run_folder(folder):
             self._watch.say(f"{self._joint.name}, seed {seed}: weighing the parts by {self._joint.validation}/valid")
-            weighing = str((self._folder / self._joint.validation).resolve())
-            validation = validation_set(self._graph, replace(vectors.config.training, validation=weighing))
-            join(folder, vectors, links, self._graph, validation, device=self._device)
+            if self._weighing is None:
+                place = str((self._folder / self._joint.validation).resolve())
+                self._weighing = validation_set(self._graph, replace(vectors.config.training, validation=place))
+            join(folder, vectors, links, self._graph, self._weighing, device=self._device)
+        joined = open_run(folder)
+        assert isinstance(joined, Joined)
+        for own, part in ((joined.vectors, vectors), (joined.links, links)):
+            if weights_digest(own) != weights_digest(part):
+                raise UsageError(
+                    f"{folder} was joined from other runs than {part.folder}; name another folder of runs (--runs), or "
+                    "remove it"
+                )
         commits = _each([by.commit, also_by.commit])
-        return open_run(folder), _Training(_each([by.machine, also_by.machine]) or "", commits)
+        return joined, _Training(_each([by.machine, also_by.machine]) or "", commits)
 
     def _is_ours(self, one: Experiment, config: Mapping[str, Any]) -> bool:
-        return bool(config == json.loads(json.dumps(self._described(one))))
+        before = {"weighed_by": self._recipe.validation, **config}  # what all were, before results said so
+        return bool(before == json.loads(json.dumps(self._described(one))))
 
     def _described(self, one: Experiment) -> dict[str, Any]:
         links = self._links._written(self._links._config)

@@ -70,13 +70,22 @@ def test_of_any_tree(query: Query) -> None:
 
 
 @each_shape
-@pytest.mark.parametrize("vectors", [1, 1 << 24])
-def test_a_sample_of_all_is_all(name: str, vectors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at_once", [1, 1 << 24])
+def test_a_sample_of_all_is_all(name: str, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what is stored summed by itself, whether all is looked at together, or query by query and tail by tail."""
-    monkeypatch.setitem(_VECTORS, "cpu", vectors)
     several = random_queries(SHAPES[name], 4)
-    whole = scores_of(guided(replace(ALL, sample=ENTITIES)), several)
-    np.testing.assert_allclose(whole, scores_of(guided(), several), rtol=1e-9, atol=1e-12)
+    expected = clamped(scores_of(parts()[1], several))
+    monkeypatch.setitem(_VECTORS, "cpu", at_once)
+    sampled = scores_of(guided(replace(ALL, sample=ENTITIES)), several)
+    np.testing.assert_allclose(sampled, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("model", ["transe", "rotate"])
+def test_links_that_are_no_products_are_refused(model: Literal["transe", "rotate"]) -> None:
+    tree = Tree(ENTITIES, EDGES.relations, Settings(dimension=4, model=model))
+    tree.attach(EDGES)
+    with pytest.raises(UsageError, match=f"by products, model=complex or distmult, and not {model}"):
+        Guided(parts()[0], tree, EDGES)
 
 
 def test_one_hop_is_scored_for_what_is_proposed_and_the_others_follow_as_the_vectors_rank_them() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import reduce
 
 import pytest
 import torch
@@ -45,6 +46,24 @@ def test_norms_are_as_defined(name: NormName, a: float, b: float) -> None:
     expected_both, expected_either = DEFINITIONS[name]
     assert both(name, a, b) == near(expected_both(a, b))
     assert either(name, a, b) == near(expected_either(a, b))
+
+
+@each_norm
+@given(st.lists(truths, min_size=1, max_size=5))
+def test_any_of_several_is_each_or_the_next(name: NormName, several: list[float]) -> None:
+    found = NORMS[name].any_of(torch.stack([logarithm(truth) for truth in several]))
+    assert float(found.exp()) == near(reduce(DEFINITIONS[name][1], several))
+
+
+@each_norm
+def test_any_of_what_is_unlikely_in_float32(name: NormName) -> None:
+    """Where truths themselves would not differ from their complements, or from 0."""
+    x = torch.tensor([[-20.0, -60.0, FALSE, 0.0], [-21.0, -61.0, FALSE, -3.0]])
+    found = NORMS[name].any_of(x)
+    exact = NORMS[name].any_of(x.double())
+    assert found[:2].tolist() == pytest.approx(exact[:2].tolist(), rel=1e-6)
+    assert found[2] < -80
+    assert float(found[3]) == 0
 
 
 @each_norm

@@ -76,8 +76,8 @@ def _joint_experiments(
         parts = tuple(_recipe(name, graph, validation, documents[name], "default") for name in joint["joins"])
         for name, queries in graphs[graph]["sets"].items():
             weighed_by = joint["weighed_by"].get(name, validation)
-            variant = "default" if weighed_by == validation else name
-            recipe = Recipe(f"{graph.lower()}-{_named(_JOINT, variant)}", graph, weighed_by, parts[0].config, parts)
+            own_name = _named(_JOINT, "default" if weighed_by == validation else name)
+            recipe = Recipe(f"{graph.lower()}-{own_name}", graph, weighed_by, parts[0].config, parts)
             for variant, own in joint["variants"].items():
                 training = replace(recipe.config.training, **own)
                 config = replace(recipe.config, training=training)

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from query2particles.engine.method import paired
-from query2particles.engine.ranks import all_scores
+from query2particles.engine.ranks import Factored, all_scores
 from query2particles.engine.table import Search
 from query2particles.errors import UsageError
 from query2particles.graph.edges import Edges
@@ -46,7 +46,7 @@ _LEAST_TRUTH, _BEHIND = -1e3, -1e4
 """Proposed answers are no less true than the one; all others score around the other."""
 
 _VECTORS = {"cpu": 1 << 24, "cuda": 1 << 30}
-"""How many numbers the vectors of what is looked at together have."""
+"""How many numbers are computed at once, those of vectors among them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +110,11 @@ class Guided(nn.Module):
         super().__init__()
         if tree.stored is None:
             raise UsageError("the search does not know what is stored; call attach(edges) first")
+        if not isinstance(tree.links, Factored):
+            raise UsageError(
+                f"a guided search needs links that score by products, model=complex or distmult, and not "
+                f"{tree.settings.model}; best and tree search by any"
+            )
         self.vectors, self.tree, self.guide, self.search = vectors, tree, guide or Guide(), search
         self.operators: frozenset[type[Query]] = frozenset(vectors.operators) & Tree.operators
         self.kind = paired(vectors.kind, _form)
@@ -213,9 +218,10 @@ class Guided(nn.Module):
                 return negated(self._truths(branch, v))
 
     def _at_once(self, u: Tensor, v: Tensor) -> int:
-        """Of how many queries the vectors of all entities (n, k), (n, m) fit the memory set aside for them."""
-        numbers = _VECTORS["cuda" if u.is_cuda else "cpu"]
-        return max(1, numbers // ((u.shape[1] + v.shape[1]) * self.tree.links.entities.shape[1]))
+        """Of how many queries all that is computed of entities (n, k), (n, m) fits the memory set aside for it."""
+        k, m, d = u.shape[1], v.shape[1], self.tree.links.entities.shape[1]
+        numbers = (k + m) * d + k * (m + (len(self._sample) or self._entities))
+        return max(1, _VECTORS["cuda" if u.is_cuda else "cpu"] // numbers)
 
     def _reached(self, u: Tensor, x: Tensor, relations: Tensor, v: Tensor) -> Tensor:
         return self.tree.joined(self.tree.norm.both(x[..., None], self._links(u, relations, v)).movedim(1, 0))
@@ -226,7 +232,7 @@ class Guided(nn.Module):
         heads, r = u.flatten(), relations[:, None].expand_as(u).flatten()
         stored = self._stored.of(heads, r)
         led = settings.sharpness * links.project(links.anchor(heads), r)  # (n · k, d)
-        scores = led.view(*u.shape, -1) @ links.entities[v].mT  # (n, k, m)
+        scores = led.view(*u.shape, led.shape[1]) @ links.entities[v].mT  # (n, k, m)
         expected = stored.counts.to(scores.dtype).clamp(min=settings.unseen).log()
         p = scores + (expected - self._log_totals(led, stored)).view(*u.shape, 1)
         return torch.where(self._known(u.shape[1], stored, v), 0.0, p.clamp(max=math.log(settings.certain)))

@@ -39,7 +39,8 @@ class Norm(NamedTuple):
     either: Callable[[Tensor, Tensor], Tensor]
     """⊥"""
     any_of: Callable[[Tensor], Tensor]
-    """⊥ of all rows (k, …): (…)."""
+    """⊥ of all rows (k, …): (…). That of the product takes few steps, since rows may be many; truths that float32 could
+    not tell from certain ones are certain to it."""
 
 
 def negated(x: Tensor) -> Tensor:
@@ -59,7 +60,7 @@ NORMS: Mapping[NormName, Norm] = MappingProxyType(
         "product": Norm(
             torch.add,
             lambda x, y: torch.logaddexp(x, y + negated(x)).clamp(max=0),
-            lambda x: negated(x.exp().neg_().log1p_().sum(0)),  # `negated`, in fewer steps: the rows may be many
+            lambda x: negated(x.exp().neg_().log1p_().sum(0)),
         ),
         "godel": Norm(torch.minimum, torch.maximum, lambda x: x.amax(0)),
         "lukasiewicz": Norm(
