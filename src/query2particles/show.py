@@ -315,7 +315,7 @@ def print_bench(result: Bench) -> None:
     say(f"bench {result.bench}: {result.about}\n{result.machine}")
     print_table("", ("figure", "value"), [(name, f"{value:,}") for name, value in result.figures.items()], right=(1,))
     if result.ratios:
-        rows = [(name, f"{value:.1f} ×") for name, value in result.ratios.items()]
+        rows = [(name, f"{value:.1f} ×" if value >= 2 else f"{value:.3f} ×") for name, value in result.ratios.items()]
         print_table(result.compares.capitalize(), ("what", "ratio"), rows, right=(1,))
 
 
