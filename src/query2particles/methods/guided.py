@@ -21,6 +21,7 @@ proposed then has no order of its own.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -29,6 +30,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from query2particles.engine.method import paired
 from query2particles.engine.ranks import Factored, all_scores
@@ -273,10 +275,19 @@ class Guided(nn.Module):
 
 
 def _products(led: Tensor, table: Tensor, stored: Stored) -> Tensor:
-    """Where each pair leads (n, d) with each of its stored tails, some at a time: a few heads may have very many."""
-    some = max(1, _VECTORS["cuda" if led.is_cuda else "cpu"] // led.shape[1])
-    pieces = zip(torch.split(stored.pairs, some), torch.split(stored.tails, some), strict=True)
-    return torch.cat([(led[pairs] * table[tails]).sum(1) for pairs, tails in pieces])
+    """Where each pair leads (n, d) with each of its stored tails: (tails,). No vector is copied for that."""
+    starts = functional.pad(stored.counts.cumsum(0), (1, 0))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta state")
+        wanted = torch.sparse_csr_tensor(
+            starts,
+            stored.tails,
+            led.new_zeros(len(stored.tails)),
+            size=(len(led), len(table)),
+            check_invariants=False,
+        )
+    found: Tensor = torch.sparse.sampled_addmm(wanted, led, table.T, beta=0.0).values()
+    return found
 
 
 def _repeated(ids: Tensor) -> Tensor:
