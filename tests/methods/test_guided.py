@@ -72,7 +72,7 @@ def test_of_any_tree(query: Query) -> None:
 @each_shape
 @pytest.mark.parametrize("at_once", [1, 1 << 24])
 def test_a_sample_of_all_is_all(name: str, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what is stored summed by itself, whether all is looked at together, or query by query and tail by tail."""
+    """With what is stored summed by itself, whether all queries are looked at together, or one by one."""
     several = random_queries(SHAPES[name], 4)
     expected = clamped(scores_of(parts()[1], several))
     monkeypatch.setitem(_VECTORS, "cpu", at_once)
