@@ -18,6 +18,7 @@ from query2particles.engine.execute import execute
 from query2particles.engine.plan import compile_shapes
 from query2particles.methods.search import Assigned
 from query2particles.methods.truth import NormName
+from query2particles.methods.walks import Walks
 from query2particles.query.algebra import (
     Anchor,
     Complement,
@@ -41,6 +42,14 @@ NORMS: dict[NormName, tuple[Join, Join]] = {
     "godel": (min, max),
     "lukasiewicz": (lambda a, b: max(0.0, a + b - 1), lambda a, b: min(1.0, a + b)),
 }
+
+
+WALKS = Walks(
+    torch.tensor([[2, 0], [3, -1], [1, 3], [-1, -1]]),
+    torch.tensor([[-1, 3], [0, -1], [-1, -1], [-1, -1]]),
+    torch.tensor([[0.3, 0.4], [0.9, 0.0], [0.2, 0.5], [0.0, 0.0]], dtype=torch.float64),
+)
+"""Of each directed relation, in a graph too small to fit any: paths of one step and of two, and none."""
 
 
 def inner_variables(query: Query) -> int:

@@ -332,6 +332,7 @@ def test_bench_softmax_trains_every_way_for_as_long() -> None:
 def test_the_memory_of_an_import_is_its_own() -> None:
     """Not that of the process which measures it, though Linux counts that to whatever it starts."""
     held = np.ones(1 << 27)  # 1 GiB
-    found = bench_import_large(2_000, 1 << 30, lambda _: None).figures
-    assert 0.02 < found["peak memory GiB"] < 0.8
+    found = bench_import_large(2_000, 1 << 30, lambda _: None)
+    assert found.bench == "import-large-0.002-million"
+    assert 0.02 < found.figures["peak memory GiB"] < 0.8
     assert held[-1] == 1

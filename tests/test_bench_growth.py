@@ -23,7 +23,16 @@ def test_every_size_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(growth, "_REFERENCE", 10_000)
     said: list[str] = []
     settings = ("batch=64", "negatives=50", "mix=1p:1,2i:1")
-    found = bench_growth(largest=20_000, dimension=32, settings=settings, effort=Effort(1, 1, 1), say=said.append)
+    kept: list[tuple[int, ...]] = []
+    found = bench_growth(
+        largest=20_000,
+        dimension=32,
+        settings=settings,
+        effort=Effort(1, 1, 1),
+        say=said.append,
+        keep=lambda so_far: kept.append(tuple(growth_curves(so_far.figures))),
+    )
+    assert kept == [(10_000,), (10_000, 20_000)]
     curves = growth_curves(found.figures)
     assert list(curves) == [10_000, 20_000]
     assert all(own.keys() == MEASURED | ALSO_ON_A_CPU for own in curves.values())

@@ -29,6 +29,6 @@ def test_figures() -> None:
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = Call(capsys).json("bench", "index", "--entities", "5000", "--dimension", "16", "--out", tmp_path)
-    assert document == json.loads((tmp_path / "bench-index.json").read_text("utf-8"))
+    assert document == json.loads((tmp_path / "bench-index-0.005-million-by-16.json").read_text("utf-8"))
     assert "5,000 entities in 16 dimensions" in document["about"]
-    assert "## Answers from a large table on a CPU" in speed_page(tmp_path)
+    assert "## Answers from a large table on a CPU: 0.005 million by 16\n" in speed_page(tmp_path)

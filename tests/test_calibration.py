@@ -233,7 +233,7 @@ def test_other_weights_need_another_calibration(run: Run) -> None:
     assert read_calibration(run) is None
     warning = Reasoner.open(run.folder).answer("Canada.^citizen_of").warning
     assert warning is not None
-    assert "q2p calibrate run" in warning
+    assert "q2p calibrate RUN" in warning
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from processes import ENVIRONMENT, q2p
 from query2particles.engine.table import Table
 from query2particles.errors import UsageError
 from query2particles.run import Run
 from query2particles.searched import Searching, search_for
 from query2particles.train import train
 from reasoners import CALIBRATION
+from servers import serving, until
 from trainings import tiny
 from worlds import random_graph
 
@@ -26,8 +32,7 @@ TESTS = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What `ray_alone` told of a run."""
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from query2particles.calibration import save_calibration
 
     place = tmp_path_factory.mktemp("cluster")
@@ -35,6 +40,12 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Any:
     run = Run.create(place / "run", tiny("q2p"), GRAPH, str(place / "graph"))
     train(run, GRAPH)
     save_calibration(run, CALIBRATION)
+    return run.folder
+
+
+@pytest.fixture(scope="module")
+def told(run: Path) -> Any:
+    """What `ray_alone` told of a run."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")])),
@@ -43,7 +54,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Any:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # by which Ray stays on the loopback address
     }
     done = subprocess.run(
-        [sys.executable, str(TESTS / "ray_alone.py"), str(run.folder)],
+        [sys.executable, str(TESTS / "ray_alone.py"), str(run)],
         env=environment,
         capture_output=True,
         text=True,
@@ -79,6 +90,9 @@ def test_or_answers_say_what_was_not_asked(told: Any) -> None:
     for degraded in told["degraded"]:
         assert degraded["search"] == {"by": "cluster", "exact": False, "shards": 2, "unasked": 0.5}
         assert "50 % of the entities were not asked" in degraded["warning"]
+        assert "no probabilities meanwhile" in degraded["warning"]
+        for row in degraded["answers"]:
+            assert row["probability"] == (1.0 if row["status"] == "known" else None)
         guessed = [
             entity
             for entity, row in zip(degraded["ids"], degraded["answers"], strict=True)
@@ -90,6 +104,69 @@ def test_or_answers_say_what_was_not_asked(told: Any) -> None:
 
 def test_more_processes_than_cores_are_refused(told: Any) -> None:
     assert "need a core each" in told["too many"]
+
+
+def descendants(process: int) -> Iterator[int]:
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            for child in (thread / "children").read_text().split():
+                yield int(child)
+                yield from descendants(int(child))
+
+
+def listened_on(processes: Iterable[int]) -> set[str]:
+    """The addresses, as /proc/net has them, that processes take connections on."""
+    own = set()
+    for process in processes:
+        with contextlib.suppress(OSError):
+            for link in Path(f"/proc/{process}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    own.add(str(link.readlink()))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            (
+                _,
+                local,
+                _,
+                state,
+                *_,
+            ) = columns = line.split()
+            if state == "0A" and f"socket:[{columns[9]}]" in own:
+                found.add(local.partition(":")[0])
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").is_file(), reason="needs the sockets of a process under /proc")
+def test_a_server_whose_part_dies(run: Path) -> None:
+    """It listens where nobody else can reach it, says that it cannot answer, and nothing of Ray's on its output."""
+    loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+    with serving(run, "--cluster", "2", "--split", "train") as server:
+        below = list(descendants(server.process.pid))
+        assert listened_on([server.process.pid, *below]) - loopback == set()
+        assert server.post("/v1/answer", {"question": "e1.r0"}).json()["search"]["by"] == "cluster"
+        assert server.get("/readyz").status_code == 200
+        parts = [one for one in below if Path(f"/proc/{one}/cmdline").read_bytes().startswith(b"ray::Part")]
+        assert len(parts) == 2
+        os.kill(parts[0], signal.SIGKILL)
+        assert until(lambda: server.post("/v1/answer", {"question": "e1.r0"}).status_code == 503)
+        assert "start again" in server.get("/readyz").json()["error"]["message"]
+        assert server.get("/readyz").status_code == 503
+        assert server.get("/healthz").status_code == 200
+        assert until(lambda: "Ray says: " in server.log.read_text("utf-8"))
+
+
+def test_more_processes_than_this_machine_has_cores_are_refused(run: Path) -> None:
+    assert "need a core each" in q2p("answer", run, "e1.r0", "--cluster", "400000", code=2).stderr
+
+
+def test_a_cluster_that_nobody_answers_for(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        monkeypatch.setitem(ENVIRONMENT, "RAY_ADDRESS", f"127.0.0.1:{taken.getsockname()[1]}")
+        said = q2p("answer", run, "e1.r0", "--cluster", "2", code=2).stderr
+    assert "there is no Ray cluster at 127.0.0.1:" in said
+    assert "ray start --head" in said
 
 
 def test_calls_that_contradict_themselves_are_refused() -> None:

@@ -109,6 +109,7 @@ def test_hostile_text_is_refused(method: str, part: str, name: str, hint: Any, v
         "mix=1p:inf",
         "unions=union",
         "all_edges=maybe",
+        "valid_edges=maybe",
         "updates=1" + 40 * "0",
         "rate=1e31",
         "rate",
@@ -192,7 +193,9 @@ def test_presets() -> None:
     assert (preset().model, preset().method) == (Config().model, Config().method)
     with pytest.raises(UsageError, match="q2p has no preset 'papers'; it has default"):
         preset("q2p", "papers")
-    with pytest.raises(UsageError, match="there is no method 'gqi'; there are q2p, gqe, "):
+    with pytest.raises(
+        UsageError, match=r"there is no method 'gqi' to train by itself; there are q2p, gqe, .* and best, "
+    ):
         preset("gqi")
 
 
@@ -406,6 +409,32 @@ def test_a_model_of_the_settings() -> None:
 
 def test_a_model_is_attached_to_the_edges_that_it_is_trained_on() -> None:
     graph = random_graph(3, entities=11, relations=2, facts=30)
-    for all_edges, edges in (("false", graph.at("train")), ("true", graph.at("test"))):
-        model: Any = build(configured(preset("emql"), None, ["dimension=6", f"all_edges={all_edges}"]), graph)
+    for setting, edges in (
+        ("all_edges=false", graph.at("train")),
+        ("valid_edges=true", graph.at("valid")),
+        ("all_edges=true", graph.at("test")),
+    ):
+        model: Any = build(configured(preset("emql"), None, ["dimension=6", setting]), graph)
         assert len(model.triples.objects) == len(edges.tails)
+
+
+@pytest.mark.parametrize(
+    ("settings", "split", "known"),
+    [
+        ([], "train", "train"),
+        (["stored=valid"], "train", "valid"),
+        (["valid_edges=true"], "valid", "valid"),
+        (["valid_edges=true", "stored=valid"], "valid", "valid"),
+        (["all_edges=true"], "test", "test"),
+        (["all_edges=true", "valid_edges=true", "stored=valid"], "test", "test"),
+    ],
+)
+def test_what_is_trained_on_is_stored(settings: list[str], split: str, known: str) -> None:
+    training = configured(preset(), None, settings).training
+    assert (training.split, training.known, training.holds_out) == (split, known, split == "train")
+
+
+def test_settings_that_were_saved_before_there_were_valid_edges() -> None:
+    document = preset().as_json()
+    del document["training"]["valid_edges"]
+    assert Config.from_json(document) == preset()

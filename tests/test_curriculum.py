@@ -127,6 +127,26 @@ def test_subsampling_reaches_the_stream(from_a_folder: bool, tmp_path: Path) -> 
         np.testing.assert_allclose(drawn.weights.numpy(), weights / weights.mean(), rtol=1e-5)
 
 
+def test_facts_that_are_trained_on() -> None:
+    """All of the split that is said, and no other."""
+    graph = random_graph(2, entities=20, relations=2, facts=100)
+    splits: dict[Split, Training] = {
+        "train": Training(),
+        "valid": replace(Training(), valid_edges=True),
+        "test": replace(Training(), all_edges=True),
+    }
+    for split, start in splits.items():
+        training = replace(start, batch=5000, mix={"1p": 1.0})
+        (drawn,) = training_stream(
+            graph, training, training_parts(training)[0], torch.Generator().manual_seed(0)
+        ).draw()
+        edges = graph.at(split)
+        pairs = np.repeat(edges.keys, np.diff(edges.offsets))
+        heads, relations = np.divmod(pairs, edges.relations)
+        facts = set(zip(heads.tolist(), relations.tolist(), edges.tails.tolist(), strict=True))
+        assert set(zip(*drawn.ids.T.tolist(), drawn.positives.tolist(), strict=True)) == facts
+
+
 @pytest.mark.parametrize("batches", [1, 3])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])])
 def test_leaked_queries_come_with_their_hard_answers(tmp_path: Path, device: str, batches: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -97,6 +98,48 @@ def assert_same_weights(folder: Path, other: Path) -> None:
         torch.testing.assert_close(one, wanted[name], rtol=1e-3, atol=1e-4)
 
 
+ENDING = """
+import os, sys, time
+from pathlib import Path
+from query2particles.distributed import processes
+
+def threads():
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            yield (task / "comm").read_text().strip()
+        except OSError:  # it has ended meanwhile
+            pass
+
+def left():
+    return [name for name in threads() if "gloo" in name]
+
+with processes("cpu") as (group, _):
+    from query2particles.shared_checkpoint import SharedCheckpoint  # as training does, when they have met
+    import torch.distributed.checkpoint
+    group.wait()
+    met = left()
+end = time.monotonic() + 10  # a thread that was waited for is listed a moment longer
+while left() and time.monotonic() < end:
+    time.sleep(0.01)
+Path(sys.argv[1], os.environ["RANK"]).write_text(f"{bool(met)} {left()}")
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs the threads of a process under /proc")
+def test_no_thread_is_left_when_processes_part(tmp_path: Path) -> None:
+    """One that ends after Python has is an abort, now and then, of a training that has ended well."""
+    (tmp_path / "ending.py").write_text(ENDING)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    subprocess.run(
+        [*command, "--local-addr=127.0.0.1", str(tmp_path / "ending.py"), str(tmp_path)],
+        capture_output=True,
+        env=ENVIRONMENT,
+        timeout=120,
+        check=True,
+    )
+    assert [(tmp_path / rank).read_text() for rank in "01"] == ["True []", "True []"]
+
+
 @each_table
 def test_two_processes_do_what_one_does_and_any_number_goes_on(tmp_path: Path, table: tuple[str, ...]) -> None:
     """Loss for loss, validation for validation; with uneven shards and shares of a batch."""
@@ -132,10 +175,28 @@ def test_a_worker_that_dies_costs_the_steps_since_the_last_checkpoint(tmp_path: 
         said, _ = process.communicate(timeout=240)
     assert process.returncode == 0, said
     assert "exitcode: -9" in said
+    assert len(re.findall(r"run goes on after update \d+", said)) == 1
     losses, _ = course(run)
     assert list(losses) == list(range(5, 61, 5)), "what was saved was not done again, and nothing is missing"
     expected, _ = course(alone(tmp_path / "alone", (*settings, "checkpoint_every=5"), updates=60))
     assert losses == pytest.approx(expected, abs=1e-4)
+
+
+def test_no_other_run_is_taken_for_the_one_that_died(tmp_path: Path) -> None:
+    """Though torchrun starts the command again when it was refused; the same command goes on with what it has begun."""
+    run, settings = tmp_path / "run", ("table=device", "negatives=40", "schedule=constant")
+    trained(2, *new(run, settings))
+    before = {path: path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()}
+    with launched(2, *new(run, (*settings, "updates=14")), restarts=1) as process:
+        said, _ = process.communicate(timeout=240)
+    assert process.returncode != 0, said
+    assert said.count(f"error: {run} is not empty: resume it") == 2, "each time by one process alone"
+    assert "Connection closed" not in said
+    assert {path: path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()} == before
+    with launched(2, *new(run, settings)) as process:
+        said, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, said
+    assert said.count("was finished after update 12") == 1
 
 
 @pytest.mark.parametrize(

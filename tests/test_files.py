@@ -12,7 +12,7 @@ import pytest
 
 from query2particles import files
 from query2particles.errors import UsageError
-from query2particles.files import new_file, new_folder
+from query2particles.files import check_replaceable, check_writable, new_file, new_folder
 
 
 def ours(name: str) -> bool:
@@ -30,6 +30,30 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         raise RuntimeError
     assert target.read_text() == "new"
     assert [path.name for path in target.parent.iterdir()] == ["file"]
+
+
+def test_whether_a_file_could_be_written_is_asked_without_a_trace(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("old")
+    for target in (tmp_path / "file", tmp_path / "new", tmp_path / "deep" / "er" / "new"):
+        check_writable(target)
+    for target in (tmp_path / "file" / "new", Path("/proc/nowhere/new")):
+        with pytest.raises(UsageError, match=r"new cannot be written \(.*; make it writable, or name another place"):
+            check_writable(target)
+    with pytest.raises(UsageError, match="is a folder"):
+        check_writable(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "old"
+
+
+def test_whether_a_folder_could_be_made_is_asked_without_a_trace(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "folder").mkdir()
+    for target in (tmp_path / "folder", tmp_path / "new", tmp_path / "deep" / "er" / "new"):
+        check_replaceable(target, ours)
+    for target in (tmp_path / "file" / "new", Path("/proc/nowhere/new")):
+        with pytest.raises(UsageError, match=r"new cannot be written \(.*; make it writable, or name another place"):
+            check_replaceable(target, ours)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
 @pytest.mark.parametrize("swap", [True, False])

@@ -166,9 +166,25 @@ def test_another_table_or_broken_files_are_refused(tmp_path: Path) -> None:
     document = json.loads(about.read_text("utf-8"))
     about.write_text(json.dumps({**document, "format": 2}), "utf-8")
     refused("another version")
-    for broken in ("[]", "{}", "nothing", json.dumps({**document, "figures": {}})):
-        about.write_text(broken, "utf-8")
+    figures = document["figures"]
+    wrong = [{**figures, "probes": 2.5}, {**figures, "probes": "2"}, {**figures, "recall": None}, {}]
+    without = {key: value for key, value in document.items() if key != "weights"}
+    documents: list[object] = [[], {}, without, *({**document, "figures": one} for one in wrong)]
+    for broken in documents:
+        about.write_text(json.dumps(broken), "utf-8")
         refused("cannot be read")
+    about.write_text("nothing", "utf-8")
+    refused("cannot be read")
+    about.write_text(json.dumps(document), "utf-8")
+    sizes = (folder / "sizes.npy").read_bytes()
+    (folder / "sizes.npy").write_bytes(b"")
+    refused("cannot be read")
+    (folder / "sizes.npy").write_bytes(sizes)
+    lists.write_bytes(b"\x7f" * len(whole))
+    damaged = open_index(folder, TABLE, weights="these", again="")
+    with pytest.raises(RunError, match="names entities that are not there"):
+        damaged.best(OTHERS, 10)
+    lists.write_bytes(whole)
     (folder / "centres.faiss").write_bytes(b"IwFl")
     about.write_text(json.dumps(document), "utf-8")
     refused("cannot be read")
@@ -179,6 +195,8 @@ def test_wrong_calls_are_refused(tmp_path: Path) -> None:
         build_index(TABLE, [QUERIES], tmp_path / "index", weights="", recall=1.5)
     with pytest.raises(UsageError, match="lists"):
         build_index(TABLE, [QUERIES], tmp_path / "index", weights="", lists=ENTITIES + 1)
+    with pytest.raises(UsageError, match="at most a quarter"):
+        build_index(TABLE, [QUERIES], tmp_path / "index", weights="", k=ENTITIES // 4 + 1)
     with pytest.raises(WorkloadError, match="no queries"):
         build_index(TABLE, [], tmp_path / "index", weights="")
     assert list(tmp_path.iterdir()) == []

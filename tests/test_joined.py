@@ -23,15 +23,18 @@ from query2particles.errors import RunError, UsageError, WorkloadError
 from query2particles.evaluate import evaluate
 from query2particles.graph.graph import Graph
 from query2particles.graph.vocabulary import Vocabulary
-from query2particles.joined import PARTS, Joined, open_run
+from query2particles.joined import PARTS, Joined, join_as, open_run
 from query2particles.joining import FamilyFit, queries_asked
 from query2particles.methods.cqd import CQDBeam
+from query2particles.methods.guided import Guided
 from query2particles.methods.joint import FAMILIES, Joint
 from query2particles.methods.q2p import Q2P
 from query2particles.methods.tree import Tree
 from query2particles.query.algebra import SHAPES, Query, anchor_positions, ground, query_ids
 from query2particles.run import JOINED, Run, is_run_folder
 from query2particles.train import train, validation_set
+from query2particles.workload.hardness import hardness
+from query2particles.workload.selection import drawn_queries
 from scoring import scores_of
 from trainings import contents, tiny
 from worlds import random_graph
@@ -264,26 +267,31 @@ def test_probabilities_are_bound_to_all_that_answers(own: Joined) -> None:
     assert read_calibration(own) == saved
 
 
+SETTLED = {"sharpness": 1.0, "several": "any", "walks": 0.0}
+
 DAMAGES: dict[str, tuple[Callable[[str], str], str]] = {
     "nothing": (lambda _: "", "cannot be read"),
     "no JSON": (lambda _: "weights: 1", "cannot be read"),
     "truncated": (lambda text: text[: len(text) // 2], "cannot be read"),
     "another document": (lambda _: "[1, 2]", "cannot be read"),
     "too deep": (lambda _: "[" * 100_000, "cannot be read"),
-    "another format": (lambda text: changed(text, format=99), "is in format 99, this version reads 2; join anew"),
+    "another format": (lambda text: changed(text, format=99), "is in format 99, this version reads 3; join anew"),
     "no weights": (lambda text: changed(text, weights=None), "cannot be read"),
-    "words": (lambda text: changed(text, weights=[["much"] * 4] * FAMILIES), "cannot be read"),
-    "too large": (lambda text: changed(text, weights=[[10**400] * 4] * FAMILIES), "cannot be read"),
+    "words": (lambda text: changed(text, weights=[["much"] * 5] * FAMILIES), "cannot be read"),
+    "too large": (lambda text: changed(text, weights=[[10**400] * 5] * FAMILIES), "cannot be read"),
     "too few": (
-        lambda text: changed(text, weights=[[1.0] * 3] * FAMILIES),
-        "does not have 16 rows of 4 finite weights",
+        lambda text: changed(text, weights=[[1.0] * 4] * FAMILIES),
+        "does not have 16 rows of 5 finite weights",
     ),
     "no search": (lambda text: changed(text, search=None), "cannot be read"),
-    "no rows": (lambda text: changed(text, weights=[]), "does not have 16 rows of 4 finite weights"),
-    "a row more": (lambda text: changed(text, weights=[[1.0] * 4] * 17), "does not have 16 rows of 4 finite weights"),
+    "a sharpness below 0": (lambda text: changed(text, search={**SETTLED, "sharpness": -3.0}), "sharpness"),
+    "a strange way": (lambda text: changed(text, search={**SETTLED, "several": "none"}), "several"),
+    "walks alone": (lambda text: changed(text, search={**SETTLED, "walks": 1.0}), "walks"),
+    "no rows": (lambda text: changed(text, weights=[]), "does not have 16 rows of 5 finite weights"),
+    "a row more": (lambda text: changed(text, weights=[[1.0] * 5] * 17), "does not have 16 rows of 5 finite weights"),
     "no number": (
-        lambda text: changed(text, weights=[[float("nan")] * 4] * FAMILIES),
-        "does not have 16 rows of 4 finite weights",
+        lambda text: changed(text, weights=[[float("nan")] * 5] * FAMILIES),
+        "does not have 16 rows of 5 finite weights",
     ),
 }
 
@@ -312,8 +320,12 @@ def test_a_file_that_is_no_text(own: Joined) -> None:
 def test_parts_that_are_gone_or_of_another_graph(own: Joined, tmp_path: Path) -> None:
     other = random_graph(4, entities=30, relations=3, facts=300)
     shutil.rmtree(own.folder / "links")
-    with pytest.raises(UsageError, match=r"there is no run folder .*links"):
+    with pytest.raises(RunError, match=r"joined run without its part links: .*q2p train GRAPH --method links"):
         open_run(own.folder)
+    shutil.copytree(own.folder / "vectors", own.folder / "links")
+    with pytest.raises(UsageError, match="links is no run of links, but of q2p"):
+        open_run(own.folder)
+    shutil.rmtree(own.folder / "links")
     trained(tmp_path / "other", "links", graph=other).folder.rename(own.folder / "links")
     with pytest.raises(RunError, match="links was trained on another graph"):
         open_run(own.folder).model(GRAPH)
@@ -329,7 +341,7 @@ def test_runs_that_cannot_be_joined(runs: dict[str, Run], tmp_path: Path) -> Non
     vectors, links = runs["q2p"], runs["links"]
     with pytest.raises(UsageError, match=r"links has no vectors of queries, .*; name the other one first"):
         join(tmp_path / "new", links, vectors)
-    with pytest.raises(UsageError, match="tree cannot answer with what q2p has learned"):
+    with pytest.raises(UsageError, match=r"is no run of links, but of q2p: .*q2p train GRAPH --method links"):
         join(tmp_path / "new", vectors, vectors)
     other = random_graph(4, entities=30, relations=3, facts=300)
     elsewhere = Run.create(tmp_path / "elsewhere", tiny("links"), other, "atlas")
@@ -340,12 +352,109 @@ def test_runs_that_cannot_be_joined(runs: dict[str, Run], tmp_path: Path) -> Non
     untrained = Run.create(tmp_path / "untrained", tiny("links"), GRAPH, "atlas")
     with pytest.raises(RunError, match=r"best\.safetensors"):
         join(tmp_path / "new", vectors, untrained)
-    for method, run in runs.items():
-        config = replace(run.config, training=replace(run.config.training, all_edges=True))
-        parts = {**runs, method: replace(run, config=config)}
-        with pytest.raises(UsageError, match=f"{method} was trained on all facts: nothing is left to weigh it by"):
-            join(tmp_path / "new", parts["q2p"], parts["links"])
+    changes: dict[str, dict[str, Any]] = {
+        "all facts": {"all_edges": True},
+        "validation facts, too": {"valid_edges": True},
+    }
+    for facts, setting in changes.items():
+        for method, run in runs.items():
+            config = replace(run.config, training=replace(run.config.training, **setting))
+            parts = {**runs, method: replace(run, config=config)}
+            message = rf"{method} was trained on {facts}: nothing is left to weigh it by; .*\(q2p join --as\)"
+            with pytest.raises(UsageError, match=message):
+                join(tmp_path / "new", parts["q2p"], parts["links"])
     assert not (tmp_path / "new").exists()
+
+
+@pytest.fixture(scope="module", params=["valid", "test"])
+def retrained(request: pytest.FixtureRequest, whole: Joined, tmp_path_factory: pytest.TempPathFactory) -> Joined:
+    """Parts that were trained on more facts, joined as the others; not to be written to."""
+    folder = tmp_path_factory.mktemp("retrained")
+    GRAPH.save(folder / "graph")
+    setting = {"valid": "valid_edges=true", "test": "all_edges=true"}[request.param]
+    vectors, links = (trained(folder / method, method, setting) for method in PARTS.values())
+    return join_as(folder / "joined", vectors, links, GRAPH, whole)
+
+
+def test_parts_that_were_trained_again_are_joined_as_before(whole: Joined, retrained: Joined) -> None:
+    """With the same search and weights, in a file of the same format, which says whose they are."""
+    opened = open_run(retrained.folder)
+    assert opened == retrained
+    assert (retrained.weights, retrained.search) == (whole.weights, whole.search)
+    documents = [json.loads((run.folder / JOINED).read_text()) for run in (whole, retrained)]
+    assert documents[1] == {**documents[0], "as": str(whole.folder.resolve())}
+    assert not torch.equal(scores(opened), scores(whole))
+    assert all(weights_digest(run) != weights_digest(before) for run, before in parts_of(retrained, whole))
+
+
+def parts_of(*runs: Joined) -> list[tuple[Run, ...]]:
+    return [tuple(getattr(run, part) for run in runs) for part in PARTS]
+
+
+def test_what_the_parts_were_trained_on_is_stored(whole: Joined, retrained: Joined) -> None:
+    """Without being told: to the search, to the conditions, and to what is guided."""
+    split = retrained.config.training.split
+    edges = GRAPH.at(split)
+    assert len(edges.tails) > len(GRAPH.at("train").tails)
+    model = retrained.model(GRAPH)
+    assert isinstance(model, Joint)
+    tree = retrained.answered_by("tree").model(GRAPH)
+    guided = retrained.answered_by("guided").model(GRAPH)
+    assert isinstance(tree, Tree)
+    assert isinstance(guided, Guided)
+    for stored in (model.tree.stored, tree.stored, guided._stored):
+        assert stored is not None
+        assert stored.tails.tolist() == edges.tails.tolist()
+    assert model.conditions.tails.sort().values.tolist() == sorted(edges.tails.tolist())
+    parts: Any = retrained.vectors.model(GRAPH), retrained.links.answered_by("tree", whole.search.settings).model(GRAPH)
+    by_hand = Joint(parts[0], parts[1], edges, torch.tensor(whole.weights))
+    assert torch.equal(scores(retrained), scores_of(by_hand, questions()))
+    for told in ("train", "valid"):
+        assert torch.equal(scores(retrained.answered_by("best", [f"stored={told}"])), scores(retrained))
+
+
+def test_test_questions_with_validation_facts_stored(retrained: Joined) -> None:
+    """Easy answers, which validation facts give, take part in no ranking, and all of them are certain to the search."""
+    batch, labels = drawn_queries(GRAPH, "test", shapes=[SHAPES["1p"]], most=20, seed=0)
+    easy = labels[SHAPES["1p"]].easy
+    assert easy.sizes.any()
+    tree: Any = retrained.answered_by("tree").model(GRAPH)
+    for number, (head, relation) in enumerate(batch[SHAPES["1p"]].tolist()):
+        truths = tree._links_from(torch.tensor([head]), torch.tensor([relation]))[0]
+        assert (truths[torch.from_numpy(easy[number].astype(np.int64))] == 0).all()
+    found = evaluate(
+        retrained.model(GRAPH), batch, labels, hardness=hardness(GRAPH.at("train"), GRAPH.at("test"), batch, labels)
+    )
+    assert found.average("all")["mrr"] > 0
+
+
+def test_runs_that_cannot_be_joined_as_others(whole: Joined, runs: dict[str, Run], tmp_path: Path) -> None:
+    """Nothing is written."""
+    new, (vectors, links) = tmp_path / "new", (runs["q2p"], runs["links"])
+    other = random_graph(4, entities=30, relations=3, facts=300)
+    elsewhere = [Run.create(tmp_path / f"other-{method}", tiny(method), other, "atlas") for method in PARTS.values()]
+    with pytest.raises(RunError, match="was trained on another graph"):
+        join_as(new, elsewhere[0], elsewhere[1], other, whole)
+    with pytest.raises(RunError, match="other-links was trained on another graph"):
+        join_as(new, vectors, elsewhere[1], GRAPH, whole)
+    gqe = trained(tmp_path / "gqe", "gqe")
+    with pytest.raises(UsageError, match=r"gqe is a run of gqe, and .* was weighed with one of q2p; .*leave out --as"):
+        join_as(new, gqe, links, GRAPH, whole)
+    with pytest.raises(UsageError, match="name the other one first"):
+        join_as(new, links, vectors, GRAPH, whole)
+    again = trained(tmp_path / "again", "links", "valid_edges=true")
+    with pytest.raises(
+        UsageError, match=r"trained on the facts of train, .*again on those of valid; train both on the same"
+    ):
+        join_as(new, vectors, again, GRAPH, whole)
+    untrained = Run.create(tmp_path / "untrained", tiny("links"), GRAPH, "atlas")
+    with pytest.raises(RunError, match=r"untrained has no best\.safetensors"):
+        join_as(new, vectors, untrained, GRAPH, whole)
+    assert not new.exists()
+    before = contents(whole.vectors.folder), (whole.folder / JOINED).read_bytes()
+    with pytest.raises(UsageError, match=r"is where the weights come from: name a new folder \(--out\)"):
+        join_as(whole.folder, vectors, links, GRAPH, whole)
+    assert (contents(whole.vectors.folder), (whole.folder / JOINED).read_bytes()) == before
 
 
 def test_a_graph_without_validation_facts(tmp_path: Path) -> None:

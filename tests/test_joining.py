@@ -19,6 +19,7 @@ from query2particles.engine.sets import Sets
 from query2particles.evaluate import evaluate
 from query2particles.joining import (
     FamilyFit,
+    Search,
     _Candidates,
     _compared,
     _fitted,
@@ -30,7 +31,7 @@ from query2particles.joining import (
     queries_asked,
 )
 from query2particles.methods import q2p, tree
-from query2particles.methods.joint import FAMILIES, FEATURES, Joint
+from query2particles.methods.joint import ALONE, FAMILIES, FEATURES, Joint
 from query2particles.methods.registry import make
 from query2particles.query.algebra import SHAPES
 from query2particles.workload.labels import Labels
@@ -40,7 +41,7 @@ from worlds import random_graph
 
 GRAPH = random_graph(3, entities=40, relations=3, facts=400)
 EDGES = GRAPH.at("train")
-VECTORS, SEARCH, KNOWN, MISSING = range(len(FEATURES))
+VECTORS, SEARCH, BEST_WAY, KNOWN, MISSING = range(len(FEATURES))
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -109,7 +110,7 @@ def test_the_loss_is_as_defined(seed: int, weights: list[float]) -> None:
 def test_the_loss_of_large_scores_is_a_number() -> None:
     """It depends on differences alone: all scores of a query may be far from 0."""
     some = random_candidates(5)
-    weights = torch.tensor([1.0, -2.0, 0.5, 0.7], dtype=torch.float64)
+    weights = torch.tensor([1.0, -2.0, 0.5, 0.7, -0.3], dtype=torch.float64)
     before = float(_loss(some, weights))
     some.features[:, VECTORS] += torch.tensor([3000.0, -3000.0] * 4)[some.query]
     assert float(_loss(some, weights)) == pytest.approx(before)
@@ -129,7 +130,7 @@ def test_a_tie_counts_half_for_all_that_it_stands_for() -> None:
     some = _Candidates(
         features, torch.zeros(4).long(), torch.tensor([True, False, False, False]), torch.tensor([1.0, 3.0, 2.0, 9.0])
     )
-    assert _mrr(some, torch.eye(4, dtype=torch.float64)[VECTORS]) == pytest.approx(100 / (1 + 3 / 2 + 2))
+    assert _mrr(some, torch.eye(len(FEATURES), dtype=torch.float64)[VECTORS]) == pytest.approx(100 / (1 + 3 / 2 + 2))
 
 
 @pytest.mark.parametrize("feature", range(len(FEATURES)), ids=FEATURES)
@@ -143,7 +144,7 @@ def test_the_feature_that_tells_answers_is_found(feature: int) -> None:
     assert fit.mrr > 99.9
     assert fit.queries == 60
     assert fit.weights[feature] == max(map(abs, fit.weights))
-    assert set(fit.alone) == {"vectors", "search"}
+    assert tuple(fit.alone) == ALONE == ("vectors", "all ways", "best way")
 
 
 def test_what_is_known_and_yet_no_answer_is_taken_back() -> None:
@@ -162,12 +163,12 @@ def test_what_is_known_and_yet_no_answer_is_taken_back() -> None:
 def test_a_feature_that_says_nothing_weighs_nothing() -> None:
     def constant(features: Tensor, hard: Tensor) -> None:
         features[:, SEARCH] += 2 * hard.double()
-        features[:, VECTORS] = -3.0
+        features[:, [VECTORS, BEST_WAY]] = -3.0
         features[:, MISSING] = 7.0
 
     fit = _fitted(random_candidates(3, queries=60, change=constant))
     assert fit.weights[SEARCH] > 0.5
-    assert [fit.weights[one] for one in (VECTORS, MISSING)] == pytest.approx([0, 0], abs=1e-9)
+    assert [fit.weights[one] for one in (VECTORS, BEST_WAY, MISSING)] == pytest.approx([0] * 3, abs=1e-9)
 
 
 def test_the_weights_minimise_the_loss() -> None:
@@ -182,7 +183,7 @@ def test_the_weights_minimise_the_loss() -> None:
     some = random_candidates(4, queries=60, change=both_tell)
     fit = _fitted(some)
     assert fit.mrr > max(fit.alone.values())
-    weights = _of_least_loss(some, torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64)).tolist()
+    weights = _of_least_loss(some, torch.eye(len(FEATURES), dtype=torch.float64)[VECTORS]).tolist()
     least = objective(weights)
     generator = np.random.default_rng(0)
     for size in (0.001, 0.01, 0.1, 1.0):
@@ -196,10 +197,10 @@ def test_what_few_queries_say_by_chance_is_not_believed() -> None:
     def vectors_tell(features: Tensor, hard: Tensor) -> None:
         features[:, VECTORS] += 1.5 * hard.double()
 
-    part = torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    part = torch.eye(len(FEATURES), dtype=torch.float64)[VECTORS]
     found, least, alone = [], [], []
     for seed in range(30):
-        some, others = (random_candidates(seed + more, queries=8, change=vectors_tell) for more in (0, 1000))
+        some, others = (random_candidates(seed + more, queries=12, change=vectors_tell) for more in (0, 1000))
         found.append(_mrr(others, torch.tensor(_fitted(some).weights, dtype=torch.float64)))
         least.append(_mrr(others, _of_least_loss(some, part)))
         alone.append(_mrr(others, part))
@@ -215,7 +216,7 @@ def test_no_part_alone_is_better(seed: int, queries: int) -> None:
     fit = _fitted(some)
     unit = np.eye(len(FEATURES))
     assert fit.alone == pytest.approx(
-        {name: literal_mrr(some, unit[place].tolist()) for place, name in enumerate(FEATURES[:2])}
+        {name: literal_mrr(some, unit[place].tolist()) for place, name in enumerate(ALONE)}
     )
     assert fit.mrr == pytest.approx(literal_mrr(some, fit.weights))
     assert fit.mrr >= max(fit.alone.values())
@@ -230,45 +231,61 @@ def test_a_part_that_is_better_alone_stays_alone() -> None:
         features[int(hard.nonzero()[0]), VECTORS] = -60.0
 
     fit = _fitted(random_candidates(6, queries=20, change=misled))
-    assert fit.weights == (1.0, 0.0, 0.0, 0.0)
+    assert fit.weights == (1.0, 0.0, 0.0, 0.0, 0.0)
     assert fit.mrr == fit.alone["vectors"] > 90
 
 
-@pytest.mark.parametrize("count", [0, 3, 20])
 def test_hard_answers_compete_with_the_best_and_with_some_that_stand_for_the_rest(
-    count: int, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Of several queries at once; those without a hard answer are left out, and the others numbered in turn."""
     monkeypatch.setattr(joining, "_TOP", 5)
     monkeypatch.setattr(joining, "_RANDOM", 4)
-    generator = torch.Generator().manual_seed(count)
-    features = torch.randn(30, len(FEATURES), generator=generator)
-    easy, hard = np.array([9, 2, 28][:count]), np.array([7, 3, *range(10, 10 + max(count - 3, 0))])
-    found = _compared(features, easy, hard, generator)
-    assert found is not None
-    numbers = [(features == row).all(1).nonzero().item() for row in found.features]
-    assert len(set(numbers)) == len(numbers)
-    assert numbers[: len(hard)] == hard.tolist()
-    assert found.hard.tolist() == [number in hard for number in numbers]
-    others = [v for v in range(30) if v not in (*easy, *hard)]
-    best = {v for part in (VECTORS, SEARCH) for v in sorted(others, key=lambda v: -float(features[v, part]))[:5]}
-    rest = len(others) - len(best)
-    assert set(numbers[len(hard) : len(hard) + len(best)]) == best
-    assert set(numbers[len(hard) + len(best) :]) <= set(others) - best
-    assert len(numbers) == len(hard) + len(best) + min(rest, 4)
-    stands_for = found.stands_for[~found.hard]
-    assert stands_for[: len(best)].tolist() == [1.0] * len(best)
-    assert float(stands_for.sum()) == pytest.approx(len(others))
+    generator = torch.Generator().manual_seed(0)
+    easy = [[], [2, 9, 28], [1], [2, 9, 28], list(range(9))]
+    hard = [[3, 7], [3, 7], [], [3, 7, *range(10, 27)], list(range(9, 30))]
+    features = torch.randn(len(FEATURES), len(hard), 30, generator=generator)
+    found = _compared(features, Sets.of(easy, 30), Sets.of(hard, 30), generator)
+    for number, row in enumerate((0, 1, 3, 4)):
+        own = found.query == number
+        entities = [int((one == features[:, row].T).all(1).nonzero()) for one in found.features[own]]
+        assert len(set(entities)) == len(entities)
+        assert found.hard[own].tolist() == [one in hard[row] for one in entities]
+        assert set(hard[row]) <= set(entities)
+        others = [v for v in range(30) if v not in (*easy[row], *hard[row])]
+        parts = (VECTORS, SEARCH, BEST_WAY)
+        best = {v for part in parts for v in sorted(others, key=lambda v: -float(features[part, row, v]))[:5]}
+        some = set(entities) - set(hard[row]) - best
+        assert best <= set(entities)
+        assert some <= set(others)
+        assert len(some) == min(len(others) - len(best), 4)
+        each = (len(others) - len(best)) / max(len(some), 1)
+        stands_for = [each if one in some else 1.0 for one in entities]
+        assert found.stands_for[own].tolist() == pytest.approx(stands_for)
+    assert int(found.query.max()) == 3
+
+
+def test_all_others_are_as_likely_to_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "_TOP", 1)
+    monkeypatch.setattr(joining, "_RANDOM", 5)
+    generator, count = torch.Generator().manual_seed(0), 4000
+    features = torch.arange(20.0).expand(len(FEATURES), count, 20)
+    found = _compared(features, Sets.of([[1]] * count, 20), Sets.of([[0]] * count, 20), generator)
+    times = torch.bincount(found.features[:, 0].long(), minlength=20).tolist()
+    assert [times[0], times[1], times[19]] == [count, 0, count]
+    assert times[2:19] == pytest.approx([count * 5 / 17] * 17, rel=0.1)
 
 
 def test_queries_without_hard_answers_or_without_others() -> None:
-    features = torch.randn(6, len(FEATURES), generator=torch.Generator().manual_seed(0))
+    features = torch.randn(len(FEATURES), 1, 6, generator=torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(0)
-    nothing, everything = np.array([], dtype=np.int32), np.arange(6)
-    assert _compared(features, everything, nothing, generator) is None
+    nothing, everything = Sets.empty(6, 1), Sets.of([range(6)], 6)
+    assert not len(_compared(features, everything, nothing, generator).query)
     alone = _compared(features, nothing, everything, generator)
-    assert alone is not None
     assert alone.hard.all()
     assert _mrr(alone, torch.ones(len(FEATURES))) == 100
+    assert _compared(features, nothing.complement(), nothing, generator).query.tolist() == []
+    assert _compared(features, nothing, nothing.complement(), generator).hard.tolist() == [True] * 6
 
 
 def test_what_a_fit_says_is_what_an_evaluation_finds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,32 +313,39 @@ def test_what_a_fit_says_is_what_an_evaluation_finds(monkeypatch: pytest.MonkeyP
 
     unit = torch.eye(len(FEATURES))
     assert {family: fit.mrr for family, fit in fits.items()} == pytest.approx(mrrs(weights))
-    for place, name in enumerate(FEATURES[:2]):
+    for place, name in enumerate(ALONE):
         alone = {family: fit.alone[name] for family, fit in fits.items()}
         assert alone == pytest.approx(mrrs(unit[place].expand(FAMILIES, -1)))
     assert all(weights[family].tolist() == pytest.approx(fit.weights) for family, fit in fits.items())
 
 
-def test_the_search_is_the_best_of_those_that_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a plain evaluation of the first queries of each shape; the tree then has it."""
-    monkeypatch.setattr(joining, "_SEARCHED", 5)
-    batch, labels = drawn_queries(GRAPH, "valid", most=12, seed=0)
-    some, theirs = {}, {}
-    for shape, ids in batch.items():
-        some[shape], own = ids[:5], labels[shape]
-        first = np.arange(len(some[shape]))
-        theirs[shape] = Labels(own.easy.take(first), own.hard.take(first), own.lost.take(first))
+@pytest.mark.parametrize("most", [3, 8, 12])
+def test_the_search_is_the_best_of_those_that_are_compared(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By plain evaluations of the first queries of each shape, then, of what is left, of more; the tree has it."""
+    monkeypatch.setattr(joining, "_TRIED", 5)
+    monkeypatch.setattr(joining, "_DECIDING", 9)
+    batch, labels = drawn_queries(GRAPH, "valid", most=most, seed=0)
     tree = joint().tree
     told: list[int] = []
-    chosen, tried = fit_search(tree, batch, labels, progress=told.append)
+    chosen, compared = fit_search(tree, batch, labels, progress=told.append)
     assert sum(told) == queries_asked(batch) - sum(map(len, batch.values()))
-    assert (tree.settings.sharpness, tree.settings.several) == chosen
-    assert tried[chosen] == max(tried.values())
-    assert len(set(tried.values())) > 1
-    for search, mrr in tried.items():
-        tree.settings = replace(tree.settings, sharpness=search.sharpness, several=search.several)
-        assert evaluate(tree, some, theirs).average("all")["mrr"] == mrr
-    assert {search.several for search in tried} == {"any", "best"}
+    assert (tree.settings.sharpness, tree.settings.several, tree.settings.walks) == chosen
+
+    def mrr(search: Search, first: int) -> float:
+        tree.settings = replace(tree.settings, **search._asdict())
+        some = {shape: ids[:first] for shape, ids in batch.items()}
+        theirs = {shape: labels[shape].take(np.arange(len(ids))) for shape, ids in some.items()}
+        return evaluate(tree, some, theirs).average("all")["mrr"]
+
+    tried = {sharpness: mrr(Search(sharpness, "any"), 5) for sharpness in (0.5, 0.65, 0.8, 1.0, 1.4, 2.0)}
+    left = sorted(tried, key=lambda sharpness: -tried[sharpness])[:3]
+    searches = [Search(sharpness, "any") for sharpness in left] + [Search(sharpness, "best") for sharpness in left]
+    expected = {search: mrr(search, 9) for search in searches}
+    best = max(expected, key=lambda search: expected[search])
+    expected |= {search: mrr(search, 9) for search in (best._replace(walks=share) for share in (0.03, 0.1, 0.25, 0.5))}
+    assert compared == expected
+    assert compared[chosen] == max(compared.values())
+    assert len(set(compared.values())) > 1
 
 
 def test_families_without_queries_take_the_weights_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +354,7 @@ def test_families_without_queries_take_the_weights_of_all(monkeypatch: pytest.Mo
 
     def count(some: _Candidates) -> FamilyFit:
         sizes.append(int(some.query[-1]) + 1)
-        return FamilyFit((float(sizes[-1]), 0.0, 0.0, 0.0), sizes[-1], 0.0, {})
+        return FamilyFit((float(sizes[-1]), 0.0, 0.0, 0.0, 0.0), sizes[-1], 0.0, {})
 
     monkeypatch.setattr(joining, "_fitted", count)
     monkeypatch.setattr(joining, "_CHUNK", 3)

@@ -111,6 +111,12 @@ def test_a_joint_reasoner_costs_what_its_parts_do(tmp_path: Path) -> None:
     assert row(section(results_page(tmp_path), "Cost"), "`nell-best`")[2] == "5,000 × 4,096 + 12,000 × 1,024"
 
 
+def test_parts_that_are_trained_again_cost_two_rounds(tmp_path: Path) -> None:
+    write(tmp_path, document("nell-betae-best-retrained"))
+    cells = row(section(results_page(tmp_path), "Cost"), "`nell-best-retrained`")
+    assert cells[2] == "2 × (5,000 × 4,096 + 12,000 × 1,024)"
+
+
 def test_every_commit_is_named(tmp_path: Path) -> None:
     commits = f"{'a' * 40}-dirty; {'b' * 40}"
     write(tmp_path, {**document(), "commit": commits, "evaluation_commit": "c" * 40})
@@ -142,13 +148,14 @@ def test_the_best_of_each_column_is_bold(tmp_path: Path) -> None:
     tree, known = shifted("nell-betae-tree", -0.25), shifted("nell-betae-best-known", 10)
     tree["shapes"]["1p"]["mrr"] = 50.0
     known["config"]["vectors"]["training"]["stored"] = "valid"
-    for one in (q2p, beam, tree, known):
+    for one in (q2p, beam, tree, known, shifted("nell-betae-best-retrained", 20)):
         write(tmp_path, one)
     nell = section(results_page(tmp_path), "NELL, betae")
     assert row(nell, "`nell-betae-q2p`")[:4] == ["1.00", "2.00", "**3.00**", "**4.00**"]
     assert row(nell, "`nell-betae-cqd-beam`")[:4] == ["0.50", "**2.50**", "**3.00**", "3.50"]
     assert row(nell, "`nell-betae-tree`")[:2] == ["**50.00**", "1.75"]
-    assert not any("**" in cell for cell in row(nell, "`nell-betae-best-known`"))
+    for name in ("known", "retrained"):
+        assert not any("**" in cell for cell in row(nell, f"`nell-betae-best-{name}`"))
     (words,) = [line for line in nell.splitlines() if line.startswith("Bold")]
     of_all, _, of_others = words.partition(" Without our own searches")
     assert "`tree` in 1p; `cqd-beam` in 2p; `q2p` and `cqd-beam` in 3p; `q2p` in 2i, 3i, pi" in of_all

@@ -481,6 +481,16 @@ def test_a_joined_run_of_other_parts_is_not_taken_for_this_one(world: Path, tmp_
         made(world, tmp_path, name, seeds=(0,), settings=(*TINY, "vectors.updates=9"))
 
 
+def test_seeds_of_a_result_from_before_there_was_a_setting_are_not_lost(world: Path, tmp_path: Path) -> None:
+    name = "fb15k-237-betae-best"
+    (document,) = made(world, tmp_path, name, seeds=(0, 1)).documents
+    for part in ("vectors", "links"):
+        del document["config"][part]["training"]["valid_edges"]
+    (tmp_path / "out" / f"{name}.json").write_text(json.dumps(document))
+    with pytest.raises(UsageError, match="seeds 1 of the same settings"):
+        made(world, tmp_path, name, seeds=(0,))
+
+
 def test_seeds_of_a_result_that_does_not_say_what_weighed_are_not_lost(world: Path, tmp_path: Path) -> None:
     name = "fb15k-237-betae-best"
     (document,) = made(world, tmp_path, name, seeds=(0, 1)).documents
@@ -507,6 +517,125 @@ def test_another_workload_of_the_same_name_is_another(world: Path, tmp_path: Pat
     assert document["config"]["training"]["workload"] == "queries"
     with pytest.raises(UsageError, match="was trained with other settings"):
         made(world, tmp_path, seeds=(0,), settings=settings[1])
+
+
+RETRAINED = "fb15k-237-betae-best-retrained"
+
+
+@pytest.fixture(scope="module")
+def retrained(world: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """One seed of a joint reasoner whose parts were trained again; not to be written to."""
+    folder = tmp_path_factory.mktemp("retrained")
+    (document,) = made(world, folder, RETRAINED, seeds=(0,)).documents
+    return folder, document
+
+
+def test_recipes_whose_parts_are_trained_again() -> None:
+    for graph in ("nell", "fb15k", "fb15k-237"):
+        for queries, name in (("betae", "best"), ("q2b", "best-q2b")):
+            default, again = (experiment(f"{graph}-{queries}-best{variant}") for variant in ("", "-retrained"))
+            recipe = again.recipe
+            assert recipe.weights_of == default.recipe
+            assert recipe.name == f"{graph}-{name}-retrained"
+            assert [part.name for part in recipe.parts] == [f"{graph}-{part}-retrained" for part in ("q2p", "links")]
+            for part, before in zip(recipe.parts, default.recipe.parts, strict=True):
+                training = replace(before.config.training, valid_edges=True)
+                assert part.config == replace(before.config, training=training)
+            assert again.config == recipe.config == recipe.parts[0].config
+            assert (again.queries, recipe.validation) == (default.queries, default.recipe.validation)
+
+
+def test_parts_that_are_trained_again_take_the_weights_of_before(
+    world: Path, tmp_path: Path, retrained: tuple[Path, dict[str, Any]]
+) -> None:
+    folder, document = retrained
+    names = {f"fb15k-237-{part}{variant}" for part in ("q2p", "links", "best") for variant in ("", "-retrained")}
+    assert {path.name for path in (folder / "runs").iterdir()} == names
+    first, again = (open_run(folder / "runs" / f"fb15k-237-best{name}" / "seed-0") for name in ("", "-retrained"))
+    assert isinstance(first, Joined)
+    assert isinstance(again, Joined)
+    assert (again.weights, again.search) == (first.weights, first.search)
+    for part in ("vectors", "links"):
+        run: Run = getattr(again, part)
+        assert run.config.training.valid_edges
+        assert not getattr(first, part).config.training.valid_edges
+        assert not any("validation" in line for line in run.read_trace())
+        assert document["config"][part]["training"]["valid_edges"] is True
+    assert document["config"]["weighed_by"] == "betae-resampled"
+    seconds = sum(run.cost()[0] for run in (first, again))
+    assert document["train_seconds"] == pytest.approx(seconds, abs=0.01)
+    graph = again.graph()
+    batch, labels = stored_queries(graph, world / "FB15k-237" / "betae-resampled", "test")
+    found = evaluate(again.model(graph), batch, labels).average("all")["mrr"]
+    assert document["averages"]["all"]["mrr"] == pytest.approx(100 * found, abs=0.01)
+    assert "Validation facts were stored" in compared(document).words
+    (default,) = made(world, tmp_path, "fb15k-237-betae-best", seeds=(0,)).documents
+    assert "Validation facts were stored" not in compared(default).words
+
+
+def test_what_is_trained_again_is_used_again(
+    world: Path, tmp_path: Path, retrained: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By other query sets, and where only the last step of a joined run is missing; the default comes with it."""
+    folder, document = retrained
+    own = shutil.copytree(folder, tmp_path / "own")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("it is trained already")
+
+    monkeypatch.setattr(verb, "train", refuse)
+    for name in ("best", "best-retrained"):
+        (own / "runs" / f"fb15k-237-{name}" / "seed-0" / "joined.json").unlink()
+    again, _ = made(world, own, RETRAINED, "fb15k-237-betae-best", seeds=(0,)).documents
+    assert again == document
+    made(world, own, "fb15k-237-q2b-best-retrained", seeds=(0,))
+    joined = [open_run(own / "runs" / f"fb15k-237-best-q2b{name}" / "seed-0") for name in ("", "-retrained")]
+    weights = [run.weights for run in joined if isinstance(run, Joined)]
+    assert weights[0] == weights[1]
+
+
+def test_a_stopped_second_round_goes_on(
+    world: Path, tmp_path: Path, retrained: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, document = retrained
+    trained = verb.__dict__["train"]
+
+    def stop_at_the_last(run: Run, *given: Any, **options: Any) -> Any:
+        how = trained(run, *given, **options)
+        return replace(how, signal=signal.SIGTERM) if run.folder.parent.name == "fb15k-237-links-retrained" else how
+
+    with monkeypatch.context() as patched:
+        patched.setattr(verb, "train", stop_at_the_last)
+        assert made(world, tmp_path, RETRAINED, seeds=(0,)) == Reproduced((), signal.SIGTERM)
+    assert not (tmp_path / "out").exists()
+    made(world, tmp_path, RETRAINED, seeds=(0,))
+    assert figures(stored(tmp_path, RETRAINED)) == figures(document)
+
+
+def test_a_retrained_run_of_other_parts_or_weights_is_not_taken_for_this_one(
+    world: Path, tmp_path: Path, retrained: tuple[Path, dict[str, Any]]
+) -> None:
+    own = shutil.copytree(retrained[0], tmp_path / "own")
+    path = own / "runs" / "fb15k-237-best-retrained" / "seed-0" / "joined.json"
+    before = path.read_text("utf-8")
+    changed = json.loads(before)
+    changed["weights"][0][0] += 1
+    path.write_text(json.dumps(changed))
+    with pytest.raises(UsageError, match=r"best-retrained.seed-0 has other weights than .*best.seed-0.*or remove it"):
+        made(world, own, RETRAINED, seeds=(0,))
+    path.write_text(before)
+    shutil.rmtree(own / "runs" / "fb15k-237-q2p-retrained")
+    weights = own / "runs" / "fb15k-237-best-retrained" / "seed-0" / "vectors" / "best.safetensors"
+    shutil.copyfile(own / "runs" / "fb15k-237-q2p" / "seed-0" / "best.safetensors", weights)
+    with pytest.raises(UsageError, match=r"was joined from other runs than .*q2p-retrained.*or remove it"):
+        made(world, own, RETRAINED, seeds=(0,))
+
+
+def test_validation_facts_may_be_trained_on_where_nothing_weighs(world: Path, tmp_path: Path) -> None:
+    (document,) = made(world, tmp_path, seeds=(0,), settings=(*TINY, "valid_edges=true")).documents
+    assert document["config"]["training"]["valid_edges"] is True
+    with pytest.raises(UsageError, match="nothing to weigh the parts by: leave it out, and name GRAPH-SET-best-retr"):
+        made(world, tmp_path, "fb15k-237-betae-best", seeds=(0,), settings=(*TINY, "links.valid_edges=true"))
 
 
 def test_a_joint_reasoner_is_made_of_the_runs_of_its_parts(world: Path, tmp_path: Path) -> None:

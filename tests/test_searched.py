@@ -149,6 +149,13 @@ def test_an_index_measures_by_queries_of_a_folder_too(
     told = call.json("index", folder, "--queries", tmp_path / "set", "--lists", "4", "--most-probes", "4")
     assert told["queries"] == 10
     assert told["entities"] == 80
+    call("answer", folder, "e1.r0.r1")
+    assert f"which finds {100 * told['recall']:.1f} % of the best 10; --search exact looks at all." in call.stderr
+    call("answer", folder, "e1.r0.r1", "--search", "exact")
+    assert "index" not in call.stderr
+    for option in (("--search", "index"), ("--cluster", "2")):
+        with pytest.raises(UsageError, match="only a run is searched"):
+            call("answer", run.graph_folder, "e1.r0.r1", *option)
     with pytest.raises(UsageError, match="inner products"):
         call("index", _boxes(tmp_path, run.graph_folder, GRAPH))
 
@@ -178,9 +185,11 @@ def test_a_joined_run_is_guided_by_the_index_of_its_vectors(
         assert isinstance(reasoner.model, Guided)
         for method in ("best", "fast"):
             found = reasoner.answer(Question("e1.r0", method=method)).search
-            assert found == fast
             assert found is not None
             assert found["by"] == "index"
+            assert found == (fast if method == "fast" else {**(fast or {}), "guides": True})
+        reasoner.model.guide = replace(reasoner.model.guide, proposals=3, answers=5)  # fewer than the index looks at
+        assert len(reasoner.answer(Question("e1.r0.r1", method="best", k=7)).answers) == 7
     exact = Reasoner.open(joined.folder, searching=Searching("exact"))
     assert isinstance(exact.model, Joint)
     assert exact.answer(Question("e1.r0", method="fast")).search == {"by": "blocks", "exact": True}

@@ -153,8 +153,9 @@ def test_early_stopping(tmp_path: Path, graph: Graph) -> None:
     assert contents(run.folder) == before
 
 
-def test_all_edges_are_trained_on_and_nothing_is_validated(tmp_path: Path, graph: Graph) -> None:
-    run, how = trained(tmp_path / "run", graph, small("all_edges=yes"))
+@pytest.mark.parametrize("setting", ["valid_edges=yes", "all_edges=yes"])
+def test_what_is_trained_on_validates_nothing(tmp_path: Path, graph: Graph, setting: str) -> None:
+    run, how = trained(tmp_path / "run", graph, small(setting))
     assert how.best is None
     assert how.best_update == 12
     assert not any("validation" in line for line in run.read_trace())
@@ -174,8 +175,9 @@ def test_a_fixed_workload(tmp_path: Path, graph: Graph) -> None:
     assert how.update == 12
     with pytest.raises(SamplingError, match="the workload has no 2in queries"):
         trained(tmp_path / "more", graph, small(folder))
-    with pytest.raises(UsageError, match="leave out workload or all_edges"):
-        trained(tmp_path / "all", graph, small(folder, "mix=1p:1", "all_edges=1"))
+    for setting in ("all_edges", "valid_edges"):
+        with pytest.raises(UsageError, match="leave out workload, or valid_edges and all_edges"):
+            trained(tmp_path / setting, graph, small(folder, "mix=1p:1", f"{setting}=1"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(WorkloadError, match="has no train queries"):
         trained(tmp_path / "nothing", graph, small(f"workload={tmp_path / 'empty'}"))
@@ -253,6 +255,8 @@ def test_a_loss_that_becomes_no_number_keeps_the_weights_before(tmp_path: Path, 
 def test_a_batch_beyond_all_memory(tmp_path: Path, graph: Graph) -> None:
     with pytest.raises(TrainingError, match="in training: lower batch"):
         trained(tmp_path / "run", graph, small("batch=10000000000000"))
+    with pytest.raises(TrainingError, match=r"in training: lower negatives .*, then batch"):
+        trained(tmp_path / "other", graph, small("negatives=10000000000000"))
 
 
 def test_a_validation_beyond_all_memory(tmp_path: Path, graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,8 +281,9 @@ def test_what_a_person_should_know_is_said_once(tmp_path: Path, graph: Graph) ->
     assert told.startswith("cycle: no validation facts; nothing is validated")
     _, patience = notes_of(tmp_path / "patient", cyclic_graph(), configured(one_way, None, ["patience=3"]))
     assert patience.startswith("patience has no effect")
-    (patience,) = notes_of(tmp_path / "all", graph, small("all_edges=1", "patience=3"))
-    assert patience.startswith("patience has no effect")
+    for setting in ("all_edges", "valid_edges"):
+        (patience,) = notes_of(tmp_path / setting, graph, small(f"{setting}=1", "patience=3"))
+        assert patience.startswith("patience has no effect")
     several = notes_of(tmp_path / "several", graph, small("batch=2", "warm_up=20"))
     assert ["no query of" in several[0], "never gets to" in several[1]] == [True, True]
     run = Run.open(tmp_path / "several")

@@ -379,6 +379,15 @@ def test_another_plan_is_refused(graph: Graph, alone: tuple[Path, Tuned]) -> Non
         searched(folder, more, plan_of(more))
 
 
+def test_a_search_that_was_begun_before_there_was_a_setting(graph: Graph, alone: tuple[Path, Tuned]) -> None:
+    folder, tuned = alone
+    path = folder / "search.json"
+    document = json.loads(path.read_text())
+    del document["settings"]["valid_edges"]
+    path.write_text(json.dumps(document))
+    assert searched(folder, graph).best == tuned.best
+
+
 def test_folders_that_are_no_searches(graph: Graph, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UsageError, match="is a file"):
@@ -411,7 +420,9 @@ def test_folders_that_are_no_searches(graph: Graph, tmp_path: Path) -> None:
         (["validation_queries=1,2"], [], "the same queries"),
         (["leaked_share=0,1"], [], "held out"),
         (["unions=native,sideways"], [], "unions is one of"),
+        (["valid_edges=0,1"], [], "held out"),
         ([], ["all_edges=true"], "leave them out"),
+        ([], ["valid_edges=true"], "leave them out"),
         ([], [f"{key}=0.5" for key in ("dropout", "rate", "smoothing", "decay")] + ["batch=3"], "nothing to search"),
         ([], ["updates=3"], "too few for 3 rungs: set more, or take fewer --trials"),
     ],

@@ -251,9 +251,9 @@ class Reasoner:
         try:
             opened = open_graph(path)
         except UsageError as error:
-            from query2particles.run import is_run_folder  # heavy, so not before it is needed
+            from query2particles.run import was_begun  # heavy, so not before it is needed
 
-            if not is_run_folder(folder):
+            if not was_begun(folder):
                 raise UsageError(f"no run (q2p train makes one), and no graph either: {error}") from error
             from query2particles.calibration import read_calibration
             from query2particles.joined import Joined, open_run
@@ -291,6 +291,8 @@ class Reasoner:
             return reasoner(run, model, search_for(run, model, searching, graph))
         if graph is not None:
             raise UsageError(f"{path} is a graph itself; leave out the other one ({graph})")
+        if searching is not None and (searching.by == "index" or searching.shards):
+            raise UsageError(f"{path} is a graph, and only a run is searched: leave out --search index and --cluster")
         return Reasoner(opened, split=split)
 
     def parse(self, text: str, syntax: Syntax | None = None) -> Query:
@@ -526,7 +528,8 @@ class Reasoner:
         """The answers of one question, best first."""
         from query2particles.calibration import family_of
 
-        calibration, contexts, neural = self.calibration, ranking.contexts[row], question.method == "neural"
+        contexts, neural = ranking.contexts[row], question.method == "neural"
+        calibration = None if self._unasked() else self.calibration  # which knows the scores of all
         status: Status = "predicted" if neural else _status_of_known(query)
         groups: list[tuple[Candidates, Status]] = []
         if question.only != "known":
@@ -550,7 +553,7 @@ class Reasoner:
                 for entity, score, probability in zip(*columns, strict=True)
                 if (probability or 0.0) >= question.minimum_probability
             ]
-        by_score = calibration is None or neural
+        by_score = self.calibration is None or neural
         found.sort(key=lambda one: (0.0 if by_score else -(one[2] or 0.0), -one[1], one[0]))
         return found[: question.k]
 
@@ -589,11 +592,15 @@ class Reasoner:
             )
         by = self.search or getattr(self.model, "search", None)  # or what guides the model
         search = None if by is None or method == "exact" else by.as_json()
-        if search and search.get("unasked"):
-            warnings.append(f"{100 * search['unasked']:.0f} % of the entities were not asked: who has them is lost")
+        if search and self.search is None:  # what the recall of an index says is what it proposes
+            search = {**search, "guides": True}
+        if search and (unasked := self._unasked()):
+            warnings.append(
+                f"{100 * unasked:.0f} % of the entities were not asked: who has them is lost, and guesses carry no "
+                "probabilities meanwhile"
+            )
         if method != "exact" and self.calibration is None:
-            command = f"q2p calibrate {self.run.folder.name if self.run else 'RUN'}"
-            warnings.append(f"guesses carry no probabilities: nothing was calibrated for these weights ({command})")
+            warnings.append(f"guesses carry no probabilities: {self._why_uncalibrated()}")
         return Answered(
             question.text,
             parsed.query,
@@ -605,6 +612,19 @@ class Reasoner:
             "; ".join(warnings) or None,
             search,
         )
+
+    def _unasked(self) -> float:
+        """The share of the entities that a search has lost."""
+        return float(getattr(self.search, "unasked", 0.0))
+
+    def _why_uncalibrated(self) -> str:
+        if hasattr(self.model, "guide"):
+            return "a search that vectors guide has none"
+        if self.run is not None and not self.run.config.training.holds_out:
+            return "validation facts were trained on, and nothing is left to tell how sure it may be"
+        if not self.graph.facts()["valid"]:
+            return "the graph holds no validation facts back, which would tell how sure it may be"
+        return "nothing was calibrated for these weights (q2p calibrate RUN)"
 
     def _by_label(self, entity: int) -> tuple[str, int]:
         return self.graph.entities.label(entity).casefold(), entity

@@ -113,8 +113,8 @@ def _hops(query: Query) -> int:
 
 def masked(scores: Tensor, known: Sets) -> Tensor:
     """A copy of scores (n, entities), −∞ for what is known."""
-    rows = np.repeat(np.arange(len(known)), np.diff(known.offsets))
-    places = tuple(torch.as_tensor(ids, dtype=torch.int64, device=scores.device) for ids in (rows, known.values))
+    members = known.row_of_each(), known.values
+    places = tuple(torch.as_tensor(ids, dtype=torch.int64, device=scores.device) for ids in members)
     if not known.complemented:
         return scores.index_put(places, scores.new_tensor(-torch.inf))
     return torch.full_like(scores, -torch.inf).index_put(places, scores[places])

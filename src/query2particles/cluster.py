@@ -11,12 +11,17 @@ which says so; where they are, what is left is asked, and every answer says whic
 
 from __future__ import annotations
 
+import logging
 import os
+import re
+import socket
+import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TextIO, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -27,12 +32,20 @@ from query2particles.engine.table import Best, Table, merged
 from query2particles.errors import RunError, ShardsLostError, UsageError
 from query2particles.run import Run
 
-__all__ = ["Cluster", "Degraded", "Part"]
+__all__ = ["Cluster", "Degraded", "Part", "keep_ray_off_output"]
+
+_LOG = logging.getLogger(__name__)
+_COLOURS = re.compile(r"\x1b\[[\d;]*m")
 
 Degraded: TypeAlias = Literal["refuse", "allow"]
 
 _SECONDS = 120.0
 """A part that has not answered by then counts as lost."""
+
+_SECONDS_TO_REACH = 5.0
+_LOCAL = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""By which Ray, wherever it runs, stays on the loopback address; it is read when Ray is loaded."""
+_ALWAYS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}  # what is held back is printed at the very end
 
 
 class Part:
@@ -76,10 +89,13 @@ class Cluster:
         That is the one this process is connected to, or at the address (or RAY_ADDRESS); otherwise Ray is started on
         this machine alone. The processes end with the last reference to them.
         """
-        ray = _ray()
         if shards < 1:
             raise UsageError(f"a table is shared by at least one process, not {shards}")
-        _connect(ray, address, shards)
+        address = address or os.environ.get("RAY_ADDRESS")
+        if not address:
+            _set_in_environment(_LOCAL)
+        ray = _ray()
+        _connect(ray, address)
         cores = ray.cluster_resources().get("CPU", 0)
         if cores < shards:
             raise UsageError(f"{shards} processes need a core each, and the Ray cluster has {cores:g}; ask for fewer")
@@ -108,13 +124,17 @@ class Cluster:
                 found.append(ray.get(call, timeout=_SECONDS))
             except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
                 self.lost.add(number)
-        if self.lost and (self.degraded == "refuse" or not found):
+        self.check()
+        return merged(found, k)
+
+    def check(self) -> None:
+        """Refuse to answer where so much is known to be lost."""
+        if self.lost and (self.degraded == "refuse" or len(self.lost) == len(self.parts)):
             raise ShardsLostError(
                 f"{len(self.lost)} of {len(self.parts)} processes that share the table are lost, with "
                 f"{100 * self.unasked:.0f} % of the entities; start again, or allow answers from the others "
                 "(--degraded allow)"
             )
-        return merged(found, k)
 
     @property
     def unasked(self) -> float:
@@ -134,7 +154,7 @@ class Cluster:
 
 
 def _ray() -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    _set_in_environment(_ALWAYS)
     try:
         import ray
     except ModuleNotFoundError:
@@ -142,18 +162,55 @@ def _ray() -> Any:
     return ray
 
 
-def _connect(ray: Any, address: str | None, cores: int) -> None:
+def _set_in_environment(settings: Mapping[str, str]) -> None:
+    """What the user has set stays."""
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
+
+
+def _connect(ray: Any, address: str | None) -> None:
     if ray.is_initialized():
         return
-    address = address or os.environ.get("RAY_ADDRESS")
     local: dict[str, Any] = {}
     if not address:
-        cores = max(cores, os.cpu_count() or 1)
+        cores = os.cpu_count() or 1
         local = {"num_cpus": cores, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
     try:
+        if address:
+            _check_reachable(address)
         ray.init(address=address, log_to_driver=False, configure_logging=False, **local)
-    except ConnectionError as error:
+    except OSError as error:  # which a ConnectionError is
         raise UsageError(f"there is no Ray cluster at {address} ({_last_line(error)}): ray start --head") from error
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself tries for minutes. An address may also be a word, such as `auto`."""
+    if found := re.fullmatch(r"(?:ray://)?\[?([^/\]]+)\]?:(\d{1,5})", address):
+        with socket.create_connection((found[1], int(found[2])), timeout=_SECONDS_TO_REACH):
+            pass
+
+
+def keep_ray_off_output() -> None:
+    """Of a command, whose standard output is for answers: what Ray would print there, of parts that died, is logged."""
+    if not isinstance(sys.stdout, _Answers):
+        sys.stdout = cast(TextIO, _Answers(sys.stdout))
+
+
+class _Answers:
+    """A standard output for answers alone: what a thread of Ray would print there is logged."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        if not threading.current_thread().name.startswith("ray_"):
+            return self._stream.write(text)
+        if words := _COLOURS.sub("", text).strip():
+            _LOG.warning("Ray says: %s", words)
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _last_line(error: Exception) -> str:

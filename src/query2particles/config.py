@@ -90,6 +90,8 @@ class Training:
     does with Query2Box's: to measure what that is worth. What is then measured on them is memory."""
     leaked_share: float = 0.1
     """The share of the queries of their shapes that come from there."""
+    valid_edges: bool = False
+    """Train on the facts of validation, too, once everything is chosen: nothing is left to validate by."""
     all_edges: bool = False
     """Train on the facts of all splits, for use rather than for measuring; there is no validation then."""
     unions: Unions = "native"
@@ -112,12 +114,22 @@ class Training:
     @property
     def split(self) -> Split:
         """Of the nested splits, the one whose facts are trained on."""
-        return "test" if self.all_edges else "train"
+        return "test" if self.all_edges else "valid" if self.valid_edges else "train"
+
+    @property
+    def facts(self) -> str:
+        """The same in words."""
+        return {"train": "training facts", "valid": "validation facts, too", "test": "all facts"}[self.split]
 
     @property
     def known(self) -> Split:
-        """The one whose facts are stored when questions are asked."""
-        return "test" if self.all_edges else self.stored
+        """The one whose facts are stored when questions are asked: at least what is trained on."""
+        return self.stored if self.holds_out else self.split
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether validation facts are not trained on, so that they can say what is better."""
+        return self.split == "train"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +234,8 @@ def answered_by(config: Config, method: str, settings: Sequence[str] = ()) -> Co
     Only settings of how it answers can be changed: what was trained is as it is.
     """
     found = configured(_on_the_same_ground(config, method), None, settings)
+    if found.training.stored != config.training.stored and not METHODS[method].looks_up:
+        raise UsageError(f"{method} looks up no stored facts when it answers: leave out stored")
     if over := [name for name in _changes(config.training, found.training) if name not in _OF_ANSWERS]:
         raise UsageError(f"{', '.join(over)}: that is how it was trained, which is over; --set what changes answers")
     changed = _changes(config.model, found.model)
@@ -367,6 +381,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "passes": (1, 100),
     "beam": (1, math.inf),
     "least": (0, 1),
+    "walks": (0, 0.99),
     "threshold": (-math.inf, math.inf),
     **dict.fromkeys(("block", "hidden", "layers", "triples", "depth", "width"), (1, 100_000)),
     "dropout": (0, 0.99),

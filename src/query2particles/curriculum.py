@@ -69,8 +69,10 @@ def training_stream(
         return Joined(own, FixedStream(leaked, _times(stored, batches), generator))
     parts = _times(parts, batches)
     if training.workload:
-        if training.all_edges:
-            raise UsageError("a workload's answers follow from the training edges: leave out workload or all_edges")
+        if not training.holds_out:
+            raise UsageError(
+                "a workload's answers follow from the training edges: leave out workload, or valid_edges and all_edges"
+            )
         batch, labels = stored_queries(graph, Path(training.workload), "train")
         workload = {shape: (ids, labels[shape].hard) for shape, ids in batch.items()}
         return FixedStream(workload, parts, generator, subsampling=training.subsampling)

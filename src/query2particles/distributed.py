@@ -6,6 +6,7 @@ speak by gloo on CPUs, by NCCL on GPUs, each with a GPU of its own.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from query2particles.errors import UsageError
 
-__all__ = ["Group", "processes", "processes_in_all", "was_restarted"]
+__all__ = ["Group", "processes", "processes_in_all"]
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,6 @@ def processes_in_all() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def was_restarted() -> bool:
-    """Whether torchrun has started this process in place of one that died."""
-    return _restarts() > 0
-
-
 def _restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
@@ -95,6 +91,9 @@ def processes(device: str) -> Iterator[tuple[Group | None, str]]:
             raise UsageError(f"process {number} of this machine has no GPU: start as many as there are ({there})")
         device = f"cuda:{number}"
         torch.cuda.set_device(device)
+    # Some modules of torch name the group of all processes as a default when they are loaded. Loaded after it is there,
+    # they would keep it, and its threads, beyond the end of Python, which then aborts now and then: so, before.
+    importlib.import_module("torch.distributed.checkpoint")
     store, rank, _ = next(rendezvous("env://"))
     # torchrun keeps its store when it starts processes anew, with the addresses of those that died in it.
     own = PrefixStore(f"attempt {_restarts()}", store)

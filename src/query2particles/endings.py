@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from query2particles.checkpoint import State
 from query2particles.errors import TrainingError
 from query2particles.run import Run
 
-__all__ = ["Stopping", "diverged", "out_of_memory", "stop_signals"]
+__all__ = ["Stopping", "diverged", "hearing_signals", "out_of_memory", "stop_signals"]
 
 
 @dataclass
@@ -27,21 +27,32 @@ class Stopping:
 def stop_signals() -> Iterator[Stopping]:
     """Ctrl-C and SIGTERM are noted, so that training ends between two updates; a second one ends it at once."""
     stopping = Stopping()
-    if threading.current_thread() is not threading.main_thread():
+
+    def note(number: int) -> None:
+        stopping.signal = number
+
+    with hearing_signals(note):
         yield stopping
+
+
+@contextlib.contextmanager
+def hearing_signals(hear: Callable[[int], object]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM are heard inside, each once: a second one ends the process as usual."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
         return
     handlers: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     # What runs in the background is deaf to Ctrl-C, and stays so; handlers that are not Python's cannot be put back.
     previous = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
 
     def stop(number: int, frame: Any) -> None:
-        stopping.signal = number
         signal.signal(number, previous[number])
+        hear(number)
 
     for number in previous:
         signal.signal(number, stop)
     try:
-        yield stopping
+        yield
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -15,12 +15,13 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from query2particles.errors import UsageError
 
-__all__ = ["check_replaceable", "new_file", "new_folder", "remove_leftovers", "write_json"]
+__all__ = ["check_replaceable", "check_writable", "new_file", "new_folder", "remove_leftovers", "write_json"]
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -30,10 +31,7 @@ _RENAME_EXCHANGE = 2
 def new_file(target: Path) -> Iterator[Path]:
     """Yield a path to write to; on success it takes the place of `target` in one step, on error it vanishes."""
     target = target.resolve()
-    if target.exists() and not target.is_file():
-        raise UsageError(
-            f"{target} is a folder, a device or the like, which no file can take the place of; name another"
-        )
+    _check_no_folder(target)
     with _locked(target.parent):
         remove_leftovers(target)
         partial = _partial(target)
@@ -78,14 +76,34 @@ def write_json(path: Path, document: object) -> None:
         partial.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
 
+def check_writable(target: Path) -> None:
+    """Refuse a file that could not be written there: before work whose result would be lost. Nothing is left behind."""
+    target = target.resolve()
+    _check_no_folder(target)
+    _check_place(target)
+
+
 def check_replaceable(target: Path, replaces: Callable[[str], bool]) -> None:
-    """Refuse to replace a file, or a folder that holds something of another kind."""
+    """Refuse to replace a file, or a folder that holds something of another kind; or where none could be made."""
     if target.is_dir():
         foreign = sorted(path.name for path in target.iterdir() if path.is_dir() or not replaces(path.name))
         if foreign:
             raise UsageError(f"{target} holds {foreign[0]!r}, which would be lost; name a new or an empty folder")
     elif target.exists():
         raise UsageError(f"{target} is a file; name a folder")
+    _check_place(target.resolve())
+
+
+def _check_place(target: Path) -> None:
+    """That something can be made beside it, or where the first of the folders would be made that lead there."""
+    try:
+        there = next(folder for folder in target.parents if folder.exists())
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"{target} cannot be written ({error.strerror or error}); make it writable, or name another place"
+        ) from error
 
 
 def remove_leftovers(target: Path) -> None:
@@ -101,6 +119,13 @@ def remove_leftovers(target: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+
+
+def _check_no_folder(target: Path) -> None:
+    if target.exists() and not target.is_file():
+        raise UsageError(
+            f"{target} is a folder, a device or the like, which no file can take the place of; name another"
+        )
 
 
 @contextlib.contextmanager

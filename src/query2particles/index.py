@@ -24,7 +24,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,7 @@ from query2particles.errors import RunError, UsageError, WorkloadError
 from query2particles.files import new_folder, write_json
 from query2particles.graph.edges import Ints
 
-__all__ = ["FOLDER", "Figures", "Index", "Sample", "build_index", "is_indexed", "open_index"]
+__all__ = ["FOLDER", "Figures", "Index", "Sample", "build_index", "is_index_file", "is_indexed", "open_index"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -47,7 +47,6 @@ FOLDER = "index"
 
 _FORMAT = 1
 _ABOUT, _CENTRES, _SIZES, _LISTS = "index.json", "centres.faiss", "sizes.npy", "lists.bin"
-_FILES = frozenset((_ABOUT, _CENTRES, _SIZES, _LISTS))
 
 _TRAINED_ON = 64
 """Vectors of each list that centres are learned from."""
@@ -79,6 +78,11 @@ class Figures:
     queries: int
     log_total_error: float
     """By how much log Σ exp s(v) is off, in the mean."""
+
+    def __post_init__(self) -> None:
+        for name, kind in get_type_hints(Figures).items():
+            if not isinstance(value := getattr(self, name), (int, kind)):
+                raise TypeError(f"{name} is {value!r}")
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,8 @@ class Index:
         if closed is not None and len(closed):
             options["sel"] = faiss.IDSelectorNot(faiss.IDSelectorBatch(closed.astype(np.int64)))
         found: Ints = self.lists.search(asked, count, params=faiss.SearchParametersIVF(**options))[1]
+        if found.size and not -1 <= found.min() <= found.max() < len(self.table):
+            raise RunError("the index of this run is damaged: it names entities that are not there; make it anew")
         return found
 
 
@@ -166,6 +172,10 @@ class Sample:
         return totals
 
 
+def is_index_file(name: str) -> bool:
+    return name in (_ABOUT, _CENTRES, _SIZES, _LISTS)
+
+
 def build_index(
     table: Table,
     queries: Sequence[Tensor],
@@ -189,10 +199,14 @@ def build_index(
     if not sum(map(len, queries)):
         raise WorkloadError("there are no queries to measure the recall of an index by; name some (--queries)")
     lists = lists or max(1, round(math.sqrt(len(table))))
+    if 4 * k > len(table):
+        raise UsageError(
+            f"an index is for few of many: k is at most a quarter of the {len(table):,} entities, not {k:,}"
+        )
     if lists > len(table):
         raise UsageError(f"{lists:,} lists are more than the {len(table):,} entities; ask for fewer (--lists)")
     most = min(lists, most_probes or max(1, lists // _MOST_PROBED))
-    with new_folder(folder, replaces=lambda name: name in _FILES) as partial:
+    with new_folder(folder, replaces=is_index_file) as partial:
         trained = _trained(table, lists)
         _fill(trained, table, partial, progress)
         faiss.write_index(trained, str(partial / _CENTRES))
@@ -215,12 +229,12 @@ def open_index(folder: Path, table: Table, *, weights: str, again: str) -> Index
     try:
         document = json.loads((folder / _ABOUT).read_text("utf-8"))
         made_for = document["format"], (document["entities"], document["dimension"])
-        figures = Figures(**document["figures"])
+        made_of, figures = document["weights"], Figures(**document["figures"])
         lists = _opened_lists(folder)
         whole = (lists.ntotal, lists.nlist) == (len(table), figures.lists) and 0 < figures.probes <= figures.lists
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, RecursionError) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, RecursionError) as error:
         raise RunError(f"the index in {folder} cannot be read ({quoted(error)}); make it anew: {again}") from error
-    if document["weights"] != weights:
+    if made_of != weights:
         raise RunError(
             f"the index in {folder} belongs to other weights than the run has now, and would answer for those: make it "
             f"anew ({again}), or go without (--search exact)"
@@ -338,8 +352,8 @@ def _measured(table: Table, lists: Any, queries: Sequence[Tensor], *, recall: fl
         pairs = [(index.found(some, k), best) for some, best in zip(queries, exact, strict=True)]
         hits = sum(np.count_nonzero(near.scores >= best.scores[:, -1:]) for near, best in pairs)
         off = sum(np.abs(near.log_totals - best.log_totals).sum() for near, best in pairs)
-        share = hits / sum(best.scores.size for best in exact)
-        return replace(figures, recall=round(float(share), 4), log_total_error=round(float(off / count), 4))
+        share = math.floor(10_000 * hits / sum(best.scores.size for best in exact)) / 10_000  # no less than it says
+        return replace(figures, recall=share, log_total_error=round(float(off / count), 4))
 
     fewest, found = 0, with_probes(1)  # one looks into too few lists, the other is what was measured last
     while found.recall < recall and found.probes < most:

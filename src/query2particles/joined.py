@@ -1,6 +1,7 @@
 """A joined run: a run of vectors and a run of links that answer together (`methods/joint`).
 
-    joined.json          how it searches, the weights of each family, and what both were fitted to
+    joined.json          how it searches, the weights of each family, and what both were fitted to; where they are
+                         those of another joined run (as), which one
     vectors/, links/     the two runs, each usable alone
     calibration.json     as in any run
 
@@ -11,9 +12,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import chain
+from itertools import chain, filterfalse
 from math import isfinite
 from pathlib import Path
 from typing import Any, cast
@@ -22,19 +23,33 @@ import torch
 
 from query2particles import __version__
 from query2particles.checkpoint import quoted
-from query2particles.config import Training, configured
+from query2particles.config import Config, Training, configured
 from query2particles.errors import RunError, UsageError, WorkloadError, clipped
-from query2particles.files import new_file, write_json
+from query2particles.files import check_writable, new_file, write_json
 from query2particles.graph.graph import Graph
 from query2particles.joining import FamilyFit, Search, fit_search, fit_weights
 from query2particles.methods.guided import Guide, Guided
 from query2particles.methods.joint import FAMILIES, FEATURES, Joint
+from query2particles.methods.links import Settings as LinkSettings
 from query2particles.methods.registry import METHODS, Model
 from query2particles.methods.tree import Tree
 from query2particles.run import CALIBRATION, JOINED, RELIABILITY, Run
 from query2particles.workload.labels import Labelled
 
-__all__ = ["BEST", "FAST", "GUIDED", "PARTS", "Joined", "check_place", "join", "open_run", "settings_of", "weighing"]
+__all__ = [
+    "BEST",
+    "FAST",
+    "GUIDED",
+    "PARTS",
+    "Joined",
+    "check_place",
+    "join",
+    "join_as",
+    "open_joined",
+    "open_run",
+    "settings_of",
+    "weighing",
+]
 
 BEST, FAST, GUIDED = "best", "fast", "guided"
 """What a joined run answers by: all parts; its vectors alone; a search that its vectors guide."""
@@ -43,7 +58,7 @@ PARTS = {"vectors": "q2p", "links": "links"}
 """The folder of each part, and the method that it usually is."""
 
 _TREE = "tree"
-_FORMAT = 2
+_FORMAT = 3
 _COPIED = ("config.json", "trace.jsonl", CALIBRATION, "best.safetensors")
 
 
@@ -61,17 +76,21 @@ class Joined(Run):
         if method == BEST:
             if not settings:
                 return self
-            if any(setting.partition("=")[0].strip() != "stored" for setting in settings):
+            if not all(map(_says_what_is_stored, settings)):
                 raise UsageError(f"of {BEST} only stored can be set: --set changes a part, named by --method")
-            stored = configured(self.vectors.config, None, settings).training.stored
-            return replace(self, config=replace(self.config, training=replace(self.config.training, stored=stored)))
+            return replace(self, config=self._storing(settings))
         if method == GUIDED:
             own = {name: getattr(self, name) for name in Joined.__dataclass_fields__}
-            config = replace(self.config, method=GUIDED)
-            return GuidedRun(**{**own, "config": config}, guide=_guide(settings))
+            config = replace(self._storing(filter(_says_what_is_stored, settings)), method=GUIDED)
+            return GuidedRun(**{**own, "config": config}, guide=_guide(filterfalse(_says_what_is_stored, settings)))
         if method in (FAST, self.vectors.config.method):
             return self.vectors.answered_by(self.vectors.config.method, settings)
         return self.links.answered_by(method, [*(self.search.settings if method == _TREE else ()), *settings])
+
+    def _storing(self, settings: Iterable[str]) -> Config:
+        """Its own settings, with what these say is stored when questions are asked."""
+        stored = configured(self.vectors.config, None, list(settings)).training.stored
+        return replace(self.config, training=replace(self.config.training, stored=stored))
 
     def model(self, graph: Graph, device: torch.device | str = "cpu") -> Model:
         weights = torch.tensor(self.weights)
@@ -101,7 +120,11 @@ class GuidedRun(Joined):
         return cast(Model, found.eval().to(device))
 
 
-def _guide(settings: Sequence[str]) -> Guide:
+def _says_what_is_stored(setting: str) -> bool:
+    return setting.partition("=")[0].strip() == "stored"
+
+
+def _guide(settings: Iterable[str]) -> Guide:
     """From settings such as proposals=16."""
     found = {}
     known = {field.name for field in fields(Guide)}
@@ -109,31 +132,50 @@ def _guide(settings: Sequence[str]) -> Guide:
         key, _, value = setting.partition("=")
         if key not in known:
             raise UsageError(f"{GUIDED} has no setting {clipped(repr(key))}; it has {', '.join(sorted(known))}")
-        may_be_none = key in ("sample", "stored")
+        may_be_none = key in ("sample", "tails")
         if not value.isdecimal() or (not may_be_none and int(value) == 0):
             raise UsageError(f"{key} is a whole number{'' if may_be_none else ' above 0'}, not {clipped(value)}")
         found[key] = int(value)
     return Guide(**found)
 
 
-def open_run(folder: Path) -> Run:
-    """A run folder of either kind."""
+def open_run(folder: Path, wanted: str | None = None) -> Run:
+    """A run folder of either kind; `wanted` as of `Run.open`."""
     path = folder / JOINED
     if not path.is_file():
-        return Run.open(folder)
+        return Run.open(folder, wanted)
     try:
         document = json.loads(path.read_text("utf-8"))
         if document["format"] != _FORMAT:
             raise RunError(f"{path} is in format {quoted(document['format'])}, this version reads {_FORMAT}; join anew")
         weights = tuple(tuple(map(float, row)) for row in document["weights"])
-        search = Search(float(document["search"]["sharpness"]), document["search"]["several"])
+        settled = document["search"]
+        search = Search(float(settled["sharpness"]), settled["several"], float(settled["walks"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise RunError(f"{path} cannot be read ({quoted(error)}); restore it, or join the parts again") from error
     if [len(row) for row in weights] != [len(FEATURES)] * FAMILIES or not all(map(isfinite, chain(*weights))):
         raise RunError(f"{path} does not have {FAMILIES} rows of {len(FEATURES)} finite weights; join the parts again")
-    vectors, links = (Run.open(folder / name) for name in PARTS)
-    links.answered_by(_TREE, search.settings)  # which says what is wrong, where something is
+    for name, method in PARTS.items():
+        if not (folder / name).is_dir():
+            raise RunError(
+                f"{folder} is a joined run without its part {name}: restore that, or join anew (q2p join), with a run "
+                f"of q2p train GRAPH --method {method}"
+            )
+    vectors, links = (Run.open(folder / name, method) for name, method in PARTS.items())
+    _check_links(links)
+    try:
+        links.answered_by(_TREE, search.settings)
+    except UsageError as error:
+        raise RunError(f"{path} cannot be read ({quoted(error)}); restore it, or join the parts again") from error
     return _joined(folder, vectors, links, weights, search)
+
+
+def open_joined(folder: Path) -> Joined:
+    """A joined run, and nothing else."""
+    run = open_run(folder, BEST)
+    if not isinstance(run, Joined):
+        raise UsageError(f"{folder} is no joined run: q2p train GRAPH --method {BEST}, or q2p join, makes one")
+    return run
 
 
 def join(
@@ -151,28 +193,67 @@ def join(
     Parts that are not in the folder already are copied there. The file that makes it a joined run comes last.
     """
     check_place(folder, vectors.folder, links.folder)
+    _check_held_out(vectors, links)
     _check_parts(vectors, links, graph)
     validation = weighing(validation, graph)
     nothing = torch.zeros(FAMILIES, len(FEATURES))
     unweighted = _joint(vectors, links, graph, nothing, vectors.config.training).to(device)
     search, searches = fit_search(unweighted.tree, *validation, progress=progress)
     weights, fits = fit_weights(unweighted, *validation, progress=progress)
+    rows = tuple(map(tuple, weights.tolist()))
+    document = {
+        "format": _FORMAT,
+        "version": __version__,
+        "search": search._asdict(),
+        "searches": [{**tried._asdict(), "mrr": 100 * mrr} for tried, mrr in searches.items()],
+        "features": FEATURES,
+        "weights": rows,
+        "families": {str(family): asdict(fit) for family, fit in fits.items()},
+    }
+    return _written(folder, vectors, links, rows, search, document), fits
+
+
+def join_as(folder: Path, vectors: Run, links: Run, graph: Graph, like: Joined) -> Joined:
+    """Join two runs of one graph with the search and the weights of a joined run: nothing is fitted.
+
+    For parts that were trained again, on more facts, of which none may be left to weigh them by.
+    """
+    if folder.resolve() == like.folder.resolve():
+        raise UsageError(f"{folder} is where the weights come from: name a new folder (--out)")
+    check_place(folder, vectors.folder, links.folder)
+    like.check(graph)
+    _check_parts(vectors, links, graph)
+    for run, before in ((vectors, like.vectors), (links, like.links)):
+        if run.config.method != before.config.method:
+            raise UsageError(
+                f"{run.folder} is a run of {run.config.method}, and {like.folder} was weighed with one of "
+                f"{before.config.method}; join runs of the same methods, or leave out --as"
+            )
+    ours, theirs = vectors.config.training.split, links.config.training.split
+    if ours != theirs:
+        raise UsageError(
+            f"{vectors.folder} was trained on the facts of {ours}, {links.folder} on those of {theirs}; train both on "
+            "the same"
+        )
+    weights = torch.tensor(like.weights)
+    _joint(vectors, links, graph, weights, vectors.config.training, like.search)  # which says what is wrong
+    document = json.loads((like.folder / JOINED).read_text("utf-8"))
+    document |= {"version": __version__, "as": str(like.folder.resolve())}
+    return _written(folder, vectors, links, like.weights, like.search, document)
+
+
+def _written(
+    folder: Path,
+    vectors: Run,
+    links: Run,
+    weights: tuple[tuple[float, ...], ...],
+    search: Search,
+    document: Mapping[str, Any],
+) -> Joined:
     (folder / JOINED).unlink(missing_ok=True)  # of an earlier join, whose weights are not those of new parts
     vectors, links = (_placed(run, folder / name) for name, run in zip(PARTS, (vectors, links), strict=True))
-    joined = _joined(folder, vectors, links, tuple(map(tuple, weights.tolist())), search)
-    write_json(
-        folder / JOINED,
-        {
-            "format": _FORMAT,
-            "version": __version__,
-            "search": search._asdict(),
-            "searches": [{**tried._asdict(), "mrr": 100 * mrr} for tried, mrr in searches.items()],
-            "features": FEATURES,
-            "weights": joined.weights,
-            "families": {str(family): asdict(fit) for family, fit in fits.items()},
-        },
-    )
-    return joined, fits
+    write_json(folder / JOINED, document)
+    return _joined(folder, vectors, links, weights, search)
 
 
 def weighing(validation: Labelled | None, graph: Graph) -> Labelled:
@@ -189,6 +270,7 @@ def check_place(folder: Path, *parts: Path) -> None:
     """Refuse a folder that has anything but a joined run, or trainings of other parts than these."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file: name a new folder (--out)")
+    check_writable(folder / JOINED)
     known = {*PARTS, JOINED, CALIBRATION, RELIABILITY}
     names = {path.name for path in folder.iterdir()} if folder.exists() else set()
     if names - known:
@@ -213,14 +295,30 @@ def settings_of(part: str, settings: Sequence[str]) -> list[str]:
     return found
 
 
+def _check_held_out(*parts: Run) -> None:
+    """Refuse parts that were trained on what would weigh them."""
+    for run in parts:
+        if not run.config.training.holds_out:
+            raise UsageError(
+                f"{run.folder} was trained on {run.config.training.facts}: nothing is left to weigh it by; take the "
+                "weights of a joined run (q2p join --as)"
+            )
+
+
 def _check_parts(vectors: Run, links: Run, graph: Graph) -> None:
     for run in (vectors, links):
         run.check_facts(graph)
-        if run.config.training.all_edges:
-            raise UsageError(f"{run.folder} was trained on all facts: nothing is left to weigh it by")
     if METHODS[vectors.config.method].trains_another or vectors.config.method == "links":
         raise UsageError(f"{vectors.folder} has no vectors of queries, it is a run of links; name the other one first")
-    links.answered_by(_TREE)  # which says what is wrong, where it cannot
+    _check_links(links)
+
+
+def _check_links(run: Run) -> None:
+    if not isinstance(run.config.model, LinkSettings):
+        raise UsageError(
+            f"{run.folder} is no run of links, but of {run.config.method}: train one (q2p train GRAPH --method links "
+            "--out LINKS), and join that"
+        )
 
 
 def _joined(folder: Path, vectors: Run, links: Run, weights: tuple[tuple[float, ...], ...], search: Search) -> Joined:

@@ -1,7 +1,8 @@
 """How a joint reasoner (`methods/joint`) searches and weighs, fitted to validation queries.
 
-First the search is settled, for all queries the same: which of a few ways has the best mean MRR by itself. Then every
-family of queries gets weights of its own.
+First the search is settled, for all queries the same: which of a few ways has the best mean MRR by itself. How sharp
+links are is tried out on some queries; the best few, each with both ways to count what leads to an answer, are compared
+on more, and then what walks are to say in the best of these. Then every family of queries gets weights of its own.
 
 Of every query, its hard answers compete with the entities that are no answers: those that the vectors or the search
 rank highest, and a random few that stand for all others. A family's weights w minimise
@@ -18,8 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,13 +32,14 @@ from query2particles.engine.execute import execute
 from query2particles.engine.method import lacking
 from query2particles.engine.plan import compile_shapes
 from query2particles.engine.ranks import ids_for, scoring
+from query2particles.engine.sets import Sets
 from query2particles.errors import WorkloadError
 from query2particles.evaluate import evaluate
 from query2particles.graph.edges import Ints
-from query2particles.methods.joint import FAMILIES, FEATURES, Joint
-from query2particles.methods.tree import Tree
+from query2particles.methods.joint import ALONE, FAMILIES, FEATURES, Joint
+from query2particles.methods.tree import WAYS, Tree, Way
 from query2particles.query.algebra import Query
-from query2particles.workload.labels import Labels
+from query2particles.workload.labels import Labelled, Labels
 
 __all__ = ["FamilyFit", "Search", "fit_search", "fit_weights", "queries_asked"]
 
@@ -58,15 +59,20 @@ _SHARES = (0.0, 0.125, 0.25, 0.5, 1.0)
 """λ: how much of the way from a part alone to the weights of least loss is tried."""
 
 _SHARPNESS = (0.5, 0.65, 0.8, 1.0, 1.4, 2.0)
-_SEARCHED = 100
-"""The search is settled by so many queries of each shape."""
+_WALKS = (0.03, 0.1, 0.25, 0.5)
+_TRIED, _DECIDING = 100, 300
+"""So many queries of each shape say how sharp links should be, and which of the searches that are left is taken."""
+
+_LEFT = 3
+"""So many values of sharpness are compared."""
 
 
 class Search(NamedTuple):
     """What of `methods/tree` is settled."""
 
     sharpness: float
-    several: Literal["best", "any"]
+    several: Way
+    walks: float = 0.0
 
     @property
     def settings(self) -> list[str]:
@@ -100,7 +106,11 @@ class _Candidates:
 
 def queries_asked(batch: Batch) -> int:
     """How many `fit_search` and `fit_weights` ask together."""
-    return sum(len(ids) + (len(_SHARPNESS) + 1) * min(len(ids), _SEARCHED) for ids in batch.values())
+    again = len(WAYS) if _more_than_tried(batch) else len(WAYS) - 1  # else what was tried stays as it is
+    return sum(
+        len(ids) + len(_SHARPNESS) * min(len(ids), _TRIED) + (again * _LEFT + len(_WALKS)) * min(len(ids), _DECIDING)
+        for ids in batch.values()
+    )
 
 
 def fit_search(
@@ -110,27 +120,32 @@ def fit_search(
     *,
     progress: Callable[[int], object] = lambda _: None,
 ) -> tuple[Search, dict[Search, float]]:
-    """The search that suits these queries, which the tree then has, and the mean MRR of each that was tried.
+    """The search that suits these queries, which the tree then has, and the mean MRR of each that was compared."""
 
-    How sharp links are comes first, where all ways to an answer count; then whether they do.
-    """
-    some = {shape: ids[:_SEARCHED] for shape, ids in batch.items()}
-    theirs = {shape: labels[shape].take(np.arange(len(ids))) for shape, ids in some.items()}
-    found: dict[Search, float] = {}
+    def first(most: int) -> Labelled:
+        some = {shape: ids[:most] for shape, ids in batch.items()}
+        return some, {shape: labels[shape].take(np.arange(len(ids))) for shape, ids in some.items()}
 
-    def try_out(search: Search) -> None:
+    def mrr(search: Search, some: Labelled) -> float:
         tree.settings = replace(tree.settings, **search._asdict())
-        found[search] = evaluate(tree, some, theirs, progress=progress).average("all").get("mrr", 0.0)
+        return evaluate(tree, *some, progress=progress).average("all").get("mrr", 0.0)
 
-    def best() -> Search:
-        return max(found, key=lambda search: found[search])
-
-    for sharpness in _SHARPNESS:
-        try_out(Search(sharpness, "any"))
-    try_out(best()._replace(several="best"))
-    chosen = best()
+    few, more = first(_TRIED), first(_DECIDING)
+    tried = {Search(sharpness, "any"): mrr(Search(sharpness, "any"), few) for sharpness in _SHARPNESS}
+    left = sorted(tried, key=lambda search: -tried[search])[:_LEFT]
+    found = {} if _more_than_tried(batch) else {search: tried[search] for search in left}
+    for search in (one._replace(several=way) for one in left for way in WAYS):
+        if search not in found:
+            found[search] = mrr(search, more)
+    best = max(found, key=lambda search: found[search])
+    found |= {search: mrr(search, more) for search in (best._replace(walks=share) for share in _WALKS)}
+    chosen = max(found, key=lambda search: found[search])
     tree.settings = replace(tree.settings, **chosen._asdict())
     return chosen, found
+
+
+def _more_than_tried(batch: Batch) -> bool:
+    return any(len(ids) > _TRIED for ids in batch.values())
 
 
 def fit_weights(
@@ -158,8 +173,8 @@ def fit_weights(
     if not found:
         raise WorkloadError("there is no validation query with a hard answer that both parts can answer")
     with torch.inference_mode(mode=False):
-        fits = {family: _fitted(_joined(parts)) for family, parts in sorted(found.items())}
-        of_all = _fitted(_joined([one for parts in found.values() for one in parts]))
+        fits = {family: _fitted(_together(parts)) for family, parts in sorted(found.items())}
+        of_all = _fitted(_together([one for parts in found.values() for one in parts]))
     rows = [fits[family].weights if family in fits else of_all.weights for family in range(FAMILIES)]
     return torch.tensor(rows), fits
 
@@ -172,46 +187,55 @@ def _candidates(
     generator: torch.Generator,
     progress: Callable[[int], object],
 ) -> Iterator[tuple[int, _Candidates]]:
+    """Those of some queries at a time, with their family, which all queries of a shape have in common."""
     plan = compile_shapes((shape,), model.kind)
     for start in range(0, len(ids), _CHUNK):
-        rows = slice(start, start + _CHUNK)
-        (state,) = execute(plan, model, [ids_for(model, ids[rows])])
-        features = torch.stack(model.features(state), -1).cpu()  # (n, N, features): a GPU would wait at each step below
-        families = state.family.tolist()
-        for number in range(len(features)):
-            one = _compared(features[number], labels.easy[start + number], labels.hard[start + number], generator)
-            if one is not None:
-                yield families[number], one
-        progress(len(features))
+        stop = min(start + _CHUNK, len(ids))
+        (state,) = execute(plan, model, [ids_for(model, ids[start:stop])])
+        easy, hard = (sets.rows(start, stop) for sets in (labels.easy, labels.hard))
+        some = _compared(torch.stack(model.features(state)), easy, hard, generator)
+        if len(some.query):
+            yield int(state.family[0]), some
+        progress(stop - start)
 
 
-def _compared(features: Tensor, easy: Ints, hard: Ints, generator: torch.Generator) -> _Candidates | None:
-    """Of one query, from features on the CPU: its hard answers, and what they compete with; None where it has none."""
-    if not len(hard):
-        return None
-    answers = torch.as_tensor(np.concatenate([hard, easy]), dtype=torch.int64)
-    others = torch.ones(len(features), dtype=torch.bool)
-    others[answers] = False
+def _compared(features: Tensor, easy: Sets, hard: Sets, generator: torch.Generator) -> _Candidates:
+    """From features (features, n, N): hard answers, and what they compete with, of those of n queries that have any."""
+    is_hard = _flags(hard, features.device)
+    counts = is_hard.any(1)
+    others = counts[:, None] & ~is_hard & ~_flags(easy, features.device)
     highest = torch.zeros_like(others)
-    for part in range(2):
-        scores = features[:, part].masked_fill(~others, -torch.inf)
-        highest[scores.topk(min(_TOP, len(features) - len(answers))).indices] = True
-    rest = (others & ~highest).nonzero()[:, 0]
-    some = rest[torch.randperm(len(rest), generator=generator)[:_RANDOM]]
-    top = highest.nonzero()[:, 0]
-    chosen = torch.cat([answers[: len(hard)], top, some])
-    stands_for = torch.ones(len(chosen))
-    stands_for[len(hard) + len(top) :] = len(rest) / max(len(some), 1)
-    is_hard = torch.arange(len(chosen)) < len(hard)
-    return _Candidates(features[chosen], torch.zeros(len(chosen), dtype=torch.int64), is_hard, stands_for)
+    for scores in features[: len(ALONE)]:
+        highest |= _first(scores, others, _TOP)
+    rest = others & ~highest
+    lots = torch.rand(rest.shape, generator=generator).to(rest.device)
+    some = _first(lots, rest, _RANDOM)
+    query, entity = (is_hard | highest | some).nonzero(as_tuple=True)
+    each = rest.sum(1) / some.sum(1)  # of the random ones stands for so many
+    stands_for = torch.where(some[query, entity], each[query], 1.0)
+    columns = (features[:, query, entity].T, (counts.cumsum(0) - 1)[query], is_hard[query, entity])
+    return _Candidates(*(column.cpu() for column in (*columns, stands_for)))
 
 
-def _joined(parts: list[_Candidates]) -> _Candidates:
+def _flags(sets: Sets, device: torch.device) -> Tensor:
+    """Which entities are members, (n, N)."""
+    listed = torch.from_numpy(sets.matrix().toarray()).to(device)
+    return ~listed if sets.complemented else listed
+
+
+def _first(scores: Tensor, among: Tensor, most: int) -> Tensor:
+    """Of each row, the entities of highest scores among some, (n, N), or all of these where there are no more."""
+    best = scores.masked_fill(~among, -torch.inf).topk(min(most, scores.shape[1])).indices
+    return torch.zeros_like(among).scatter(1, best, value=True) & among
+
+
+def _together(parts: list[_Candidates]) -> _Candidates:
     """With queries numbered in turn."""
-    sizes = torch.tensor([len(part.query) for part in parts])
+    counts = torch.tensor([int(part.query[-1]) + 1 for part in parts])
+    starts = (counts.cumsum(0) - counts).tolist()
     return _Candidates(
         torch.cat([part.features for part in parts]).double(),
-        torch.repeat_interleave(torch.arange(len(parts)), sizes),
+        torch.cat([part.query + start for part, start in zip(parts, starts, strict=True)]),
         torch.cat([part.hard for part in parts]),
         torch.cat([part.stands_for for part in parts]).double(),
     )
@@ -219,8 +243,8 @@ def _joined(parts: list[_Candidates]) -> _Candidates:
 
 def _fitted(some: _Candidates) -> FamilyFit:
     alone = torch.eye(len(FEATURES), dtype=torch.float64)
-    found = {name: _mrr(some, alone[number]) for number, name in enumerate(FEATURES[:2])}
-    part = alone[max(range(2), key=lambda number: found[FEATURES[number]])]
+    found = {name: _mrr(some, alone[number]) for number, name in enumerate(ALONE)}
+    part = alone[max(range(len(ALONE)), key=lambda number: found[ALONE[number]])]
     queries = int(some.query[-1]) + 1
     weights, mrr = part, max(found.values())
     if queries > 1 and (share := _share(some, part)):
@@ -271,12 +295,15 @@ def _loss(some: _Candidates, weights: Tensor) -> Tensor:
 
 def _mrr(some: _Candidates, weights: Tensor) -> float:
     """In percent: the mean over queries, those of one query over its hard answers; ties count half."""
-    scores = some.features @ weights
-    total = 0.0
-    bounds = torch.searchsorted(some.query, torch.arange(int(some.query[-1]) + 2)).tolist()
-    for first, after in pairwise(bounds):
-        own, hard, stands_for = scores[first:after], some.hard[first:after], some.stands_for[first:after]
-        others, counts = own[~hard], stands_for[~hard]
-        above = (others > own[hard][:, None]) + 0.5 * (others == own[hard][:, None])
-        total += float((1 / (1 + (above * counts).sum(1))).mean())
-    return 100 * total / max(len(bounds) - 1, 1)
+    scores, query, hard = (column.numpy() for column in (some.features @ weights, some.query, some.hard))
+    order = np.lexsort((scores, query))
+    scores, query, hard = scores[order], query[order], hard[order]
+    count = np.where(hard, 0.0, some.stands_for.numpy()[order])
+    differs = (np.diff(scores, prepend=np.nan) != 0) | (np.diff(query, prepend=-1) != 0)
+    tie, first = np.cumsum(differs) - 1, np.flatnonzero(differs)
+    equal = np.add.reduceat(count, first)
+    up_to = equal.cumsum()
+    whole = up_to[tie[np.append(np.flatnonzero(np.diff(query)), len(query) - 1)]]  # (queries,) with all before
+    rank = 1 + (whole[query] - up_to[tie] + equal[tie] / 2)[hard]
+    answers = np.bincount(query[hard])
+    return float(100 * np.mean(np.bincount(query[hard], 1 / rank) / answers))

@@ -185,7 +185,10 @@ PRESETS: Mapping[str, Mapping[str, Config]] = MappingProxyType(
 
 def preset(method: str = "q2p", name: str = "default") -> Config:
     if method not in PRESETS:
-        raise UsageError(f"there is no method {clipped(repr(method))}; there are {', '.join(PRESETS)}")
+        raise UsageError(
+            f"there is no method {clipped(repr(method))} to train by itself; there are {', '.join(PRESETS)}, and best, "
+            "two of them joined (q2p train GRAPH --method best), which can be asked by fast and guided, too"
+        )
     if name not in PRESETS[method]:
         raise UsageError(f"{method} has no preset {clipped(repr(name))}; it has {', '.join(PRESETS[method])}")
     return PRESETS[method][name]

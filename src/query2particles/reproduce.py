@@ -35,7 +35,7 @@ from query2particles.files import write_json
 from query2particles.graph.edges import Ints
 from query2particles.graph.folders import open_graph
 from query2particles.graph.graph import Graph
-from query2particles.joined import BEST, PARTS, Joined, join, open_run, settings_of
+from query2particles.joined import BEST, PARTS, Joined, join, join_as, open_run, settings_of
 from query2particles.provenance import commit, machine
 from query2particles.query.algebra import Query
 from query2particles.run import Run, is_run_folder
@@ -132,8 +132,9 @@ def reproduce(
         sharing = [one for one in wanted if one.recipe.name == recipe]
         trains = any(one.config == one.recipe.config for one in sharing)
         own = settings if trains else ()  # else they change how is asked, not what is trained
-        kind = _JoinedSeries if sharing[0].recipe.parts else _Series
-        series = kind(sharing[0].recipe, data, runs, torch.device(device), own, watch or Watch(), here)
+        about = sharing[0].recipe
+        kind = _RetrainedSeries if about.weights_of else _JoinedSeries if about.parts else _Series
+        series = kind(about, data, runs, torch.device(device), own, watch or Watch(), here)
         for one in sharing:
             series.ask(one, settings)
             if lost := series.lost_seeds(one, out / f"{one.name}.json", seeds):
@@ -290,7 +291,7 @@ class _Series:
     ) -> dict[str, Any]:
         """The result file of the seeds so far."""
         config = self._described(one)
-        costs = [run.cost() for run, _ in trained]
+        costs = [self._cost(run) for run, _ in trained]
         commits = _each(training.commit for _, training in trained)
         document = result(
             found,
@@ -306,6 +307,10 @@ class _Series:
             gpu_memory_gib=max(memory for _, memory in costs),
         )
         return document if self._commit == commits else {**document, "evaluation_commit": self._commit}
+
+    def _cost(self, run: Run) -> tuple[float, float]:
+        """Of all that was trained for it: seconds, and GiB on the GPU."""
+        return run.cost()
 
     def _described(self, one: Experiment) -> dict[str, Any]:
         """The settings as a result file has them."""
@@ -332,6 +337,11 @@ class _JoinedSeries(_Series):
         vectors, links = (settings_of(part, own) for part in PARTS)
         super().__init__(recipe.parts[0], data, runs, device, vectors, *rest)
         self._joint, self._links = recipe, _Series(recipe.parts[1], data, runs, device, links, *rest)
+        configs = self._config, self._links._config
+        if recipe.weights_of is None and not all(config.training.holds_out for config in configs):
+            raise UsageError(
+                "valid_edges leaves nothing to weigh the parts by: leave it out, and name GRAPH-SET-best-retrained"
+            )
         self._weighing: Labelled | None = None
 
     def ask(self, one: Experiment, settings: Sequence[str]) -> None:
@@ -344,27 +354,36 @@ class _JoinedSeries(_Series):
         links, also_by = self._links.trained(seed)
         if not isinstance(also_by, _Training):
             return links, also_by
-        folder = self._runs / self._joint.name / f"seed-{seed}"
-        if not is_run_folder(folder):
-            self._watch.say(f"{self._joint.name}, seed {seed}: weighing the parts by {self._joint.validation}/valid")
-            if self._weighing is None:
-                place = str((self._folder / self._joint.validation).resolve())
-                self._weighing = validation_set(self._graph, replace(vectors.config.training, validation=place))
-            join(folder, vectors, links, self._graph, self._weighing, device=self._device)
-        joined = open_run(folder)
-        assert isinstance(joined, Joined)
+        if not is_run_folder(folder := self._place(seed)):
+            self._join(seed, vectors, links)
+        joined = self._joined(seed)
         for own, part in ((joined.vectors, vectors), (joined.links, links)):
             if weights_digest(own) != weights_digest(part):
                 raise UsageError(
                     f"{folder} was joined from other runs than {part.folder}; name another folder of runs (--runs), or "
                     "remove it"
                 )
-        commits = _each([by.commit, also_by.commit])
-        return joined, _Training(_each([by.machine, also_by.machine]) or "", commits)
+        return joined, _together(by, also_by)
+
+    def _place(self, seed: int) -> Path:
+        return self._runs / self._joint.name / f"seed-{seed}"
+
+    def _joined(self, seed: int) -> Joined:
+        """The joined run of a seed, which is there."""
+        joined = open_run(self._place(seed))
+        assert isinstance(joined, Joined)
+        return joined
+
+    def _join(self, seed: int, vectors: Run, links: Run) -> None:
+        self._watch.say(f"{self._joint.name}, seed {seed}: weighing the parts by {self._joint.validation}/valid")
+        if self._weighing is None:
+            place = str((self._folder / self._joint.validation).resolve())
+            self._weighing = validation_set(self._graph, replace(vectors.config.training, validation=place))
+        join(self._place(seed), vectors, links, self._graph, self._weighing, device=self._device)
 
     def _is_ours(self, one: Experiment, config: Mapping[str, Any]) -> bool:
-        before = {"weighed_by": self._recipe.validation, **config}  # what all were, before results said so
-        return bool(before == json.loads(json.dumps(self._described(one))))
+        had, has = ({**document, **_configs(document)} for document in (config, self._described(one)))
+        return {"weighed_by": self._recipe.validation, **had} == has  # what weighed all, before results said so
 
     def _described(self, one: Experiment) -> dict[str, Any]:
         links = self._links._written(self._links._config)
@@ -372,9 +391,52 @@ class _JoinedSeries(_Series):
         return {"method": BEST, "weighed_by": self._joint.validation, **parts}
 
 
+class _RetrainedSeries(_JoinedSeries):
+    """Of a joint reasoner whose parts are trained again, with the facts that chose search and weights, which stay."""
+
+    def __init__(self, recipe: Recipe, *others: Any) -> None:
+        super().__init__(recipe, *others)
+        assert recipe.weights_of is not None
+        self._first = _JoinedSeries(recipe.weights_of, *others)
+
+    def trained(self, seed: int) -> tuple[Run, _Training | int]:
+        first, by = self._first.trained(seed)
+        if not isinstance(by, _Training):
+            return first, by
+        again, also_by = super().trained(seed)
+        if not isinstance(also_by, _Training):
+            return again, also_by
+        weighed, joined = self._first._joined(seed), self._joined(seed)
+        if (weighed.weights, weighed.search) != (joined.weights, joined.search):
+            raise UsageError(
+                f"{again.folder} has other weights than {first.folder}; name another folder of runs (--runs), or "
+                "remove it"
+            )
+        return again, _together(by, also_by)
+
+    def _join(self, seed: int, vectors: Run, links: Run) -> None:
+        first = self._first._joined(seed)
+        self._watch.say(f"{self._joint.name}, seed {seed}: joining the parts as {first.folder}")
+        join_as(self._place(seed), vectors, links, self._graph, first)
+
+    def _cost(self, run: Run) -> tuple[float, float]:
+        seconds, memory = zip(run.cost(), self._first._joined(run.config.training.seed).cost(), strict=True)
+        return sum(seconds), max(memory)
+
+
+def _configs(document: Mapping[str, Any]) -> dict[str, Config]:
+    """Of the parts of a joint reasoner, from a result: settings that came later have their defaults."""
+    return {part: Config.from_json(document[part]) for part in PARTS}
+
+
+def _together(*trainings: _Training) -> _Training:
+    machines = _each(training.machine for training in trainings)
+    return _Training(machines or "", _each(training.commit for training in trainings))
+
+
 def _each(values: Iterable[str | None]) -> str | None:
-    """All different ones: seeds may have been trained by several."""
-    return "; ".join(dict.fromkeys(value for value in values if value)) or None
+    """All different ones: seeds may have been trained by several, parts of one, too."""
+    return "; ".join(dict.fromkeys(one for value in values if value for one in value.split("; "))) or None
 
 
 @dataclass(frozen=True)

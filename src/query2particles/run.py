@@ -39,7 +39,7 @@ from query2particles.methods.registry import METHODS, Model, trainee_of
 from query2particles.shared_checkpoint import SharedCheckpoint
 from query2particles.tables import stays_on_disk
 
-__all__ = ["CALIBRATION", "JOINED", "RELIABILITY", "Run", "Trace", "is_run_folder"]
+__all__ = ["CALIBRATION", "JOINED", "RELIABILITY", "Run", "Trace", "is_run_folder", "was_begun"]
 
 _FORMAT = 1
 _CONFIG, _BEST, _LAST, _TRACE, _LOCK = "config.json", "best.safetensors", "last.safetensors", "trace.jsonl", ".lock"
@@ -60,6 +60,11 @@ def _is_own(name: str) -> bool:
 def is_run_folder(path: Path) -> bool:
     """Of one training, or of several that answer together (`joined`)."""
     return (path / _CONFIG).is_file() or (path / JOINED).is_file()
+
+
+def was_begun(path: Path) -> bool:
+    """Whether it is a run folder, or has parts that were to be joined."""
+    return is_run_folder(path) or any((path / part / _CONFIG).is_file() for part in ("vectors", "links"))
 
 
 @dataclass(frozen=True)
@@ -93,9 +98,11 @@ class Run:
         return run
 
     @staticmethod
-    def open(folder: Path) -> Run:
+    def open(folder: Path, wanted: str | None = None) -> Run:
+        """The run in a folder; where there is none, the message says how to make one of the method that is `wanted`."""
+        how = "q2p train GRAPH" + (f" --method {wanted}" if wanted else "")
         if not folder.is_dir():
-            raise UsageError(f"there is no run folder {folder}: train one with q2p train GRAPH --out {folder}")
+            raise UsageError(f"there is no run folder {folder}: train one with {how} --out {folder}")
         path = folder / _CONFIG
         try:
             document = json.loads(path.read_text("utf-8"))
@@ -114,7 +121,12 @@ class Run:
                 raise UsageError(
                     f"{folder} is a joined run: name the part that is meant, {folder}/vectors or {folder}/links"
                 ) from error
-            raise RunError(f"{folder} is no run folder: it has no {_CONFIG}; q2p train makes one") from error
+            if was_begun(folder):
+                raise UsageError(
+                    f"{folder} has parts that are not joined yet: give the command that began it again, or join them: "
+                    f"q2p join {folder}/vectors {folder}/links --out NEW"
+                ) from error
+            raise RunError(f"{folder} is no run folder: it has no {_CONFIG}; {how} makes one") from error
         except (
             OSError,
             ValueError,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "listed",
     "note",
+    "percent",
     "print_answered",
     "print_bench",
     "print_calibration",
@@ -192,7 +194,8 @@ def print_graph(graph: Graph, relations: int = 20) -> None:
     say(f"Most facts: {', '.join(busiest)}")
     for key, words in _REMARKS.items():
         if about.get(key):
-            say(f"{words}: {about[key]}")
+            value = about[key]
+            say(f"{words}: {f'{value:,}' if isinstance(value, int) else value}")
 
 
 _REMARKS = {
@@ -240,8 +243,19 @@ def print_answered(answered: Answered) -> None:
         ]
         columns = ("", "probability", "status", "answer", *(["particle"] if particles else []), "score")
         print_table(title, columns, judged, right=(0, 1, *range(4, len(columns))))
+    if answered.search and "recall" in answered.search:
+        recall, k = answered.search["recall"], answered.search["recall_at"]
+        whose = "The vectors' own answers were" if answered.search.get("guides") else "These were"
+        note(
+            f"{whose} found by an index, which finds {percent(recall)} % of the best {k}; --search exact looks at all."
+        )
     if answered.warning:
         note(f"warning: {answered.warning}")
+
+
+def percent(share: float) -> str:
+    """With one digit behind the point; rounded down, so that no 100 stands for less."""
+    return f"{math.floor(1000 * share) / 10:.1f}"
 
 
 _PROBABILITY = "{:.3f}"

@@ -114,7 +114,7 @@ def train(
         run.held() if leads else contextlib.nullcontext(),
         _own_random_numbers(training.seed, device),
         stop_signals() as stopping,
-        out_of_memory("training", batch=training.batch),
+        out_of_memory("training", **_by_size(training)),
     ):
         if device.type == "cuda":
             # The update of an earlier training holds its CUDA graphs, and so their memory, in a cycle of references:
@@ -125,7 +125,7 @@ def train(
         update, saved = prepared.update, prepared.saved
         state = run.restore(saved, group)
         if not state.finished(training):
-            if validation is None and not training.all_edges:
+            if validation is None:
                 with in_validation():
                     validation = validation_set(graph, training)
             validation = _answerable(prepared.model, validation, training.unions)
@@ -262,7 +262,12 @@ def assembled(
 
 
 def validation_set(graph: Graph, training: Training) -> Labelled | None:
-    """Validation queries with their answers, from a folder or drawn; None where the graph has no validation facts."""
+    """Validation queries with their answers, from a folder or drawn.
+
+    None where the graph has no validation facts, or they are trained on.
+    """
+    if not training.holds_out:
+        return None
     most = training.validation_queries
     if training.validation:
         batch, labels = stored_queries(graph, Path(training.validation), "valid", most=most)
@@ -285,7 +290,7 @@ def _doubts_of_validation(graph: Graph, training: Training, *, validated: bool) 
     """What to say where nothing is validated."""
     if validated:
         return
-    if not training.all_edges:
+    if training.holds_out:
         why = "no validation query that the method can answer" if graph.facts()["valid"] else "no validation facts"
         yield f"{graph.name}: {why}; nothing is validated, and the latest weights are kept as the best"
     if training.patience:
@@ -319,6 +324,14 @@ def _spent(begin: float, device: torch.device) -> dict[str, float]:
     if device.type == "cuda":
         spent["gpu_memory_gib"] = round(torch.cuda.max_memory_allocated(device) / 2**30, 2)
     return spent
+
+
+def _by_size(training: Training) -> dict[str, int]:
+    """What an update takes memory for, the most first."""
+    numbers = {"batch": training.batch}
+    if training.negatives != "auto" and training.negatives:
+        numbers["negatives"] = training.negatives
+    return dict(sorted(numbers.items(), key=lambda one: -one[1]))
 
 
 @contextlib.contextmanager

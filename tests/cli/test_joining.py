@@ -52,6 +52,7 @@ FAMILIES = [
     "several hops, intersection, complement",
 ]
 NO_PARTS = r"best asks the parts of a joined run: train one \(q2p train GRAPH --method best .*q2p join"
+NO_PARTS_OF_IT = r"{} asks the parts of a joined run, which .* is not: train one .*--method best .*q2p join"
 QUESTION = "e1.r0.r1 & !e2.r1"
 
 
@@ -160,16 +161,63 @@ def test_they_are_weighed_by_the_queries_that_are_named(tmp_path: Path, run: Pat
         ("several hops", 2),
         ("intersection", 2),
     ]
+    call("sample", graph, "--shapes", "2i", "--count", "2", "--out", tmp_path / "test only")
+    with pytest.raises(WorkloadError, match=r"no valid queries; q2p sample GRAPH --split valid --out .*test only"):
+        call("join", run / "vectors", run / "links", "--queries", tmp_path / "test only", "--out", tmp_path / "new")
+
+
+@pytest.mark.parametrize("setting", ["valid_edges", "all_edges"])
+def test_parts_that_were_trained_again(tmp_path: Path, run: Path, graph: Path, call: Call, setting: str) -> None:
+    """On more facts: they are joined as before, and nothing says how sure they are."""
+    words = [word for key in (f"{setting}=true", "updates=4", "dimension=16") for word in ("--set", key)]
+    parts = [tmp_path / part for part in PARTS]
+    for folder, method in zip(parts, PARTS.values(), strict=True):
+        call("train", graph, "--method", method, "--preset", "small", "--out", folder, *words)
+    new = tmp_path / "new"
+    with pytest.raises(UsageError, match=r"nothing is left to weigh it by; .*q2p join --as"):
+        call("join", *parts, "--out", new)
+    assert not new.exists()
+    told = call.json("join", *parts, "--as", run, "--out", new)
+    documents = [json.loads((folder / JOINED).read_text()) for folder in (run, new)]
+    assert told == {"run": str(new), "as": str(run), "search": documents[0]["search"]}
+    assert documents[1] == {**documents[0], "as": str(run.resolve())}
+    assert "answers of this run will carry no probabilities: " in call.stderr
+    assert not (new / "calibration.json").exists()
+    call("join", *parts, "--as", run, "--out", tmp_path / "again")
+    assert f"The search and the weights are those of {run}: nothing was fitted." in call.stderr
+    assert (f"Next:  q2p evaluate {tmp_path / 'again'}\n" in call.stderr) == (setting == "valid_edges")
+    found = call.json("evaluate", new, "--limit", "3", "--shapes", "1p,2in")
+    assert found["config"]["training"][setting] is True
+    assert ("warning" in call.stderr) == (setting == "all_edges")
+    call("evaluate", new, "--limit", "3", "--shapes", "1p", "--split", "valid")
+    assert "warning" in call.stderr
+    assert "those that these queries ask for among them" in call.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("join VECTORS LINKS --out NEW --queries NEW", "there is no folder of queries"),
+        ("join VECTORS LINKS --out NEW --queries NEW", "no folder of queries .*q2p sample GRAPH --split valid --out"),
+        ("join VECTORS LINKS --out NEW --as RUN --queries GRAPH", "--queries says what to fit them to: leave out one"),
+        ("join VECTORS LINKS --out NEW --as VECTORS", "vectors is no joined run: q2p train GRAPH --method best"),
+        ("join VECTORS LINKS --out RUN --as RUN", "is where the weights come from"),
         ("join LINKS VECTORS --out NEW", "is a run of links; name the other one first"),
-        ("join VECTORS VECTORS --out NEW", "tree cannot answer with what q2p has learned"),
+        ("join VECTORS VECTORS --out NEW", "is no run of links, but of q2p: .*q2p train GRAPH --method links"),
         ("join RUN LINKS --out NEW", r"is a joined run: name the part that is meant, .*/vectors or .*/links"),
-        ("join VECTORS NEW --out NEW", "there is no run folder"),
+        ("join NEW LINKS --out NEW", "there is no run folder .*q2p train GRAPH --out "),
+        ("join VECTORS NEW --out NEW", "there is no run folder .*q2p train GRAPH --method links --out "),
+        ("join VECTORS LINKS --out NEW --as NEW", "there is no run folder .*q2p train GRAPH --method best --out "),
+        ("join VECTORS LINKS --out FILE/new", "cannot be written"),
+        ("train GRAPH --method best --out FILE/new", "cannot be written"),
+        ("train GRAPH --method bset --out NEW", "no method 'bset' .* emql, and best, two of them joined"),
+        ("train GRAPH --method guided --out NEW", "q2p train GRAPH --method best.*, which can be asked by .*guided"),
+        ("bench search --run NEW", "there is no run folder .*q2p train GRAPH --method best --out "),
+        ("evaluate RUN --method bset", "'bset' to evaluate; there are q2p, .*best, fast, guided; .*relax-and-count"),
+        ("evaluate RUN --method exact", "'exact' to evaluate; there are q2p, "),
+        ("evaluate VECTORS --method best", NO_PARTS_OF_IT.format("best")),
+        ("evaluate VECTORS --method guided", NO_PARTS_OF_IT.format("guided")),
+        ("evaluate VECTORS --method fast", NO_PARTS_OF_IT.format("fast")),
+        ("evaluate GRAPH --method best", NO_PARTS_OF_IT.format("best")),
         ("join VECTORS LINKS --out VECTORS", r"is not empty: name a new folder \(--out\)"),
         ("join VECTORS LINKS --out FILE", r"is a file: name a new folder \(--out\)"),
         ("train GRAPH --method best --out VECTORS", r"is not empty: name a new folder \(--out\)"),
@@ -179,6 +227,8 @@ def test_they_are_weighed_by_the_queries_that_are_named(tmp_path: Path, run: Pat
         ("train GRAPH --method best --resume RUN", "the same command goes on with what an earlier one has left"),
         ("train GRAPH --method best --out NEW --config FILE", "of best, name a GRAPH .* and --set settings"),
         ("train GRAPH --method best --out NEW --all-edges", "needs facts to weigh its parts by.*: leave out"),
+        ("train GRAPH --method best --out NEW --set valid_edges=true", "needs facts to weigh its parts by.*join --as"),
+        ("train GRAPH --method best --out NEW --set links.all_edges=true", "needs facts to weigh its parts by"),
         ("train GRAPH --method best --out NEW --unions dnf", "best answers unions its own way.*: leave out"),
         ("train GRAPH --method best --out NEW --set strange.x=1", r"strange\.x names no part: .*vectors\. or links\."),
         ("train GRAPH --method best --out NEW --set links.updats=1", "did you mean updates"),
@@ -197,6 +247,7 @@ def test_they_are_weighed_by_the_queries_that_are_named(tmp_path: Path, run: Pat
 def test_calls_that_are_wrong(tmp_path: Path, graph: Path, run: Path, call: Call, words: str, message: str) -> None:
     (tmp_path / "file").write_text("")
     places = {"GRAPH": graph, "RUN": run, "NEW": tmp_path / "new", "FILE": tmp_path / "file"}
+    places["FILE/new"] = tmp_path / "file" / "new"
     places |= {part.upper(): run / part for part in PARTS}
     with pytest.raises(UsageError, match=message):
         call(*(places.get(word, word) for word in words.split()))
@@ -336,3 +387,71 @@ def test_a_signal_in_the_second_part(
     assert f"{tmp_path / 'run' / 'vectors'} is finished." in call.stderr
     assert Run.open(tmp_path / "run" / "links").read_trace()[-1]["update"] == SETTINGS["links.updates"]
     assert is_run_folder(tmp_path / "run")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", ["fit_weights", "calibrate"])
+def test_a_signal_while_the_parts_are_weighed(
+    moment: str,
+    number: signal.Signals,
+    tmp_path: Path,
+    graph: Path,
+    run: Path,
+    call: Call,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Before the run is joined, what it has is told from what is no run at all; the same command joins it."""
+    folder = tmp_path / "run"
+    for part in PARTS:
+        shutil.copytree(run / part, folder / part)
+    places = {"fit_weights": "query2particles.joined.fit_weights", "calibrate": "query2particles.calibration.calibrate"}
+    before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    with monkeypatch.context() as patched:
+        patched.setattr(places[moment], lambda *_, **__: signal.raise_signal(number))
+        with pytest.raises(Stopped) as ended:
+            call(*best(graph, folder))
+    assert ended.value.code == 128 + number
+    told = capsys.readouterr().err
+    assert f"Stopped by {number.name} while the parts were weighed. The parts are saved; the same command" in told
+    assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
+    if moment == "fit_weights":
+        for words in (("answer", folder, "e1.r0"), ("evaluate", folder), ("train", "--resume", folder)):
+            with pytest.raises(UsageError, match="parts that are not joined yet: give the command that began it again"):
+                call(*words)
+    call(*best(graph, folder))
+    assert (folder / "calibration.json").is_file()
+
+
+def test_answers_say_why_they_carry_no_probabilities(tmp_path: Path, run: Path, graph: Path, call: Call) -> None:
+    def warned(folder: Path) -> str:
+        return str(call.json("answer", folder, "e1.r0", "--only", "predicted")["warning"])
+
+    own = shutil.copytree(run, tmp_path / "run")
+    (own / "calibration.json").unlink()
+    assert warned(own) == "guesses carry no probabilities: nothing was calibrated for these weights (q2p calibrate RUN)"
+    again = tmp_path / "again"
+    words = ["--set", "updates=4", "--set", "dimension=16", "--set", "valid_edges=true"]
+    call("train", graph, "--preset", "small", "--out", again, *words)
+    assert "validation facts were trained on" in warned(again)
+
+
+def test_what_is_stored_when_parts_are_asked(run: Path, call: Call) -> None:
+    """By the search and what it guides; vectors look nothing up, and say so."""
+    asked: list[str | Path] = ["evaluate", run, "--shapes", "1p", "--limit", "5", "--set", "stored=valid"]
+    for method in ("best", "tree", "guided"):
+        found = call.json(*asked, "--method", method)
+        assert found["config"]["training"]["stored"] == "valid"
+        assert "note: validation facts are stored" in call.stderr
+    with pytest.raises(UsageError, match="q2p looks up no stored facts when it answers: leave out stored"):
+        call(*asked, "--method", "fast")
+
+
+def test_a_graph_with_other_facts_is_told_from_the_runs_own(tmp_path: Path, run: Path, call: Call) -> None:
+    """What is asked for there may have been trained on here."""
+    moved = random_graph(3, entities=40, relations=3, facts=380)
+    moved.save(tmp_path / "graph")
+    call("evaluate", run, "--graph", tmp_path / "graph", "--shapes", "1p", "--limit", "5")
+    assert "warning: what these queries ask for may have been trained on: " in call.stderr
+    call("evaluate", run, "--shapes", "1p", "--limit", "5")
+    assert "warning" not in call.stderr

@@ -10,11 +10,15 @@ import torch
 from processes import q2p, q2p_json
 from query2particles.engine.exact import Exact
 from query2particles.methods.baselines import FrequentTails, RelaxAndCount
+from query2particles.methods.guided import Guided
+from query2particles.methods.joint import Joint
+from query2particles.methods.q2p import Q2P
 from query2particles.methods.registry import METHODS, make
 from query2particles.presets import PRESETS
 from worlds import random_graph
 
 ENTITIES = 37  # as large as no other part of any default preset
+JOINED: dict[str, type] = {"best": Joint, "fast": Q2P, "guided": Guided}
 UNTRAINED: dict[str, type] = {"frequent-tails": FrequentTails, "relax-and-count": RelaxAndCount, "exact": Exact}
 
 
@@ -24,15 +28,16 @@ def told() -> Any:
 
 
 def test_every_method_is_there(told: Any) -> None:
-    assert list(told) == ["trained", "untrained"]
+    assert list(told) == ["trained", "joined", "untrained"]
     assert list(told["trained"]) == list(METHODS)
+    assert list(told["joined"]) == list(JOINED)
     assert list(told["untrained"]) == list(UNTRAINED)
 
 
 def test_operators_are_what_classes_have(told: Any) -> None:
-    classes = {name: entry.method for name, entry in METHODS.items()} | UNTRAINED
+    classes = {name: entry.method for name, entry in METHODS.items()} | JOINED | UNTRAINED
     operators = ("anchor", "project", "intersect", "union", "complement")
-    for name, one in {**told["trained"], **told["untrained"]}.items():
+    for name, one in (told["trained"] | told["joined"] | told["untrained"]).items():
         assert one["operators"] == [operator for operator in operators if hasattr(classes[name], operator)], name
         assert bool(one["complement"]) == hasattr(classes[name], "complement")
 
@@ -70,7 +75,7 @@ def test_a_complement_that_is_exact_can_be_taken_back(told: Any, name: str) -> N
 def test_people_see_a_table() -> None:
     lines = q2p("methods").stdout.splitlines()
     rows = {cells[1].strip(): cells for line in lines if len(cells := line.split("│")) > 5}
-    assert {*METHODS, *UNTRAINED} == rows.keys() - {""}
+    assert {*METHODS, *JOINED, *UNTRAINED} == rows.keys() - {""}
     assert rows["gqe"][4].split() == [".", "&"]
     assert rows["betae"][5].split() == ["dnf", "de-morgan"]
     assert rows["emql"][6].strip() == "–"

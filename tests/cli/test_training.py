@@ -125,6 +125,22 @@ def test_what_was_trained_on_all_facts_has_nothing_to_be_measured_by(
     assert f"Saved in {tmp_path / 'run'}.\n" in call.stderr
 
 
+def test_what_was_trained_on_validation_facts_is_measured_by_test_facts(
+    tmp_path: Path, graph: Path, call: Call
+) -> None:
+    run = tmp_path / "run"
+    call("train", graph, "--out", run, "--set", "valid_edges=true", *settings(updates=2))
+    assert f"Saved in {run}. Next:  q2p evaluate {run}\n" in call.stderr
+    assert "will carry no probabilities: " in call.stderr
+    words = ("evaluate", run, "--shapes", "1p", "--limit", "3", "--hardness")
+    assert call.json(*words)["config"]["training"]["valid_edges"] is True
+    assert "warning" not in call.stderr
+    call(*words, "--split", "valid")
+    assert f"warning: {run} was trained on validation facts, too, those that these queries ask for" in call.stderr
+    with pytest.raises(UsageError, match=r"was trained on validation facts, too: .* without valid_edges"):
+        call("calibrate", run)
+
+
 def test_the_next_step_is_one_that_the_graph_allows(tmp_path: Path, call: Call) -> None:
     facts = np.arange(20), np.zeros(20, dtype=np.int64), (np.arange(20) + 1) % 20
     held_out = np.arange(20), np.zeros(20, dtype=np.int64), (np.arange(20) + 2) % 20
@@ -231,6 +247,42 @@ def test_calls_that_are_wrong(tmp_path: Path, graph: Path, run: Path, call: Call
     with pytest.raises(UsageError, match=message):
         call(*(places.get(word, word) for word in words.split()))
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "evaluate RUN --out FILE/x.json",
+        "particles RUN --out FILE/x.json",
+        "particles RUN --plot FILE/x.png",
+        "bench exact --out FILE/x",
+        "bench search --run RUN --out FILE/x",
+        "reproduce nell-betae-q2p --data GRAPH --out FILE/x",
+    ],
+)
+def test_a_result_that_could_not_be_saved_is_not_made(
+    tmp_path: Path, graph: Path, run: Path, call: Call, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("that is work")
+
+    for work in ("joined.open_run", "bench.bench_data", "reproduce.reproduce"):
+        monkeypatch.setattr(f"query2particles.{work}", refuse)
+    (tmp_path / "file").write_text("")
+    places = {"GRAPH": graph, "RUN": run}
+    with pytest.raises(UsageError, match=r"file/x.* cannot be written \(Not a directory\)"):
+        call(*(places.get(word, word.replace("FILE", str(tmp_path / "file"))) for word in words.split()))
+
+
+def test_a_calibration_that_could_not_be_saved_is_not_made(
+    tmp_path: Path, run: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = shutil.copytree(run, tmp_path / "run")
+    (own / "calibration.json").unlink(missing_ok=True)
+    (own / "calibration.json").mkdir()
+    monkeypatch.setattr("query2particles.cli.reasoning.calibrate_run", lambda *_: pytest.fail("that is work"))
+    with pytest.raises(UsageError, match=r"calibration\.json is a folder"):
+        call("calibrate", own)
 
 
 def test_without_a_gpu_cuda_is_refused(tmp_path: Path, graph: Path, call: Call) -> None:

@@ -84,9 +84,7 @@ each_case = pytest.mark.parametrize("number", range(len(CASES)), ids=lambda numb
 
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
-    found: list[dict[str, float]] = json.loads(
-        run_alone(__file__, "interpret", tmp_path_factory.mktemp("cache"), interpret=True)
-    )
+    found: list[dict[str, float]] = run_alone(__file__, "interpret", tmp_path_factory)
     return found
 
 
@@ -104,9 +102,7 @@ def test_the_kernel_is_the_loss(interpreted: list[dict[str, float]], number: int
 @pytest.fixture(scope="module")
 def assembled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The kernel's assembly for an H200, by width."""
-    found: dict[str, str] = json.loads(
-        run_alone(__file__, "compile", tmp_path_factory.mktemp("cache"), interpret=False)
-    )
+    found: dict[str, str] = run_alone(__file__, "compile", tmp_path_factory)
     return found
 
 

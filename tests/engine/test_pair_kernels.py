@@ -137,9 +137,7 @@ def as_on_cuda() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(
-        run_alone(__file__, "interpret", tmp_path_factory.mktemp("cache"), interpret=True)
-    )
+    found: dict[str, Any] = run_alone(__file__, "interpret", tmp_path_factory)
     return found
 
 
@@ -191,9 +189,7 @@ def test_an_operation_without_an_expression(name: str) -> None:
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, str]]]:
     """Assembly and use of resources of the three kernels of each term on an H200, each started for two sizes."""
-    found: dict[str, list[dict[str, str]]] = json.loads(
-        run_alone(__file__, "compile", tmp_path_factory.mktemp("cache"), interpret=False)
-    )
+    found: dict[str, list[dict[str, str]]] = run_alone(__file__, "compile", tmp_path_factory)
     return found
 
 

@@ -14,7 +14,7 @@ from query2particles.engine.products import aligned, float16_products, float32_p
 
 def random_vectors(seed: int, dimension: int, scales: tuple[float, float]) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    rows, table = (torch.randn(count, dimension, generator=generator) for count in (300, 500))
+    rows, table = (torch.randn(count, dimension, generator=generator) for count in (300, 501))
     return rows * scales[0], table * scales[1]
 
 
@@ -41,6 +41,23 @@ def test_they_are_as_exact(
     assert off(found, rows, table) < 2.0**-21
     if scales == (1.0, 1.0):
         assert off(float16_products(aligned(rows.half()), aligned(table.half())), rows, table) > 2.0**-17
+
+
+def test_tables_of_any_length_are_multiplied_at_their_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tensor cores are given begins at multiples of 16 bytes, in every row of the factors and of the product."""
+    monkeypatch.setattr(module, "_SPLIT_ON", {"cpu"})
+    given: list[Tensor] = []
+
+    def watched(rows: Tensor, table: Tensor) -> Tensor:
+        given.extend((rows, table, found := float16_products(rows, table)))
+        return found
+
+    monkeypatch.setattr(module, "float16_products", watched)
+    for length in (489, 496, 501):
+        rows, table = random_vectors(0, 61, (1.0, 1.0))
+        assert float32_products(rows, table[:length]).shape == (300, length)
+    assert all(one.stride(0) * one.element_size() % 16 == 0 for one in given)
+    assert len(given) == 9
 
 
 @pytest.mark.parametrize("scales", [(1e-6, 1e-3), (1e5, 1e6)], ids=str)

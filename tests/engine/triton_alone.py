@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
@@ -17,16 +19,16 @@ needs_triton = pytest.mark.skipif(
 )
 
 
-def run_alone(script: str, task: str, cache: Path, *, interpret: bool) -> str:
-    """What a test file prints when it is run for a task: by Triton's interpreter, or compiled for a GPU."""
+def run_alone(script: str, task: Literal["interpret", "compile"], folders: pytest.TempPathFactory) -> Any:
+    """What a test file prints, as JSON, when it is run by Triton's interpreter, or compiles for a GPU."""
     tests = Path(__file__).resolve().parents[1]
     done = subprocess.run(
         [sys.executable, script, task],
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, [str(tests), os.environ.get("PYTHONPATH")])),
-            "TRITON_CACHE_DIR": str(cache),
-            "TRITON_INTERPRET": str(int(interpret)),
+            "TRITON_CACHE_DIR": str(folders.mktemp("cache")),
+            "TRITON_INTERPRET": str(int(task == "interpret")),
             "OMP_NUM_THREADS": "1",
         },
         capture_output=True,
@@ -34,4 +36,4 @@ def run_alone(script: str, task: str, cache: Path, *, interpret: bool) -> str:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return json.loads(done.stdout)

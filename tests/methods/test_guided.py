@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from formulas import ENTITIES, NORMS, STORED_RELATIONS, random_queries, scores_of, with_random_weights
+from formulas import ENTITIES, NORMS, STORED_RELATIONS, WALKS, random_queries, scores_of, with_random_weights
 from query2particles.engine.scored import score_all
 from query2particles.engine.table import Table
 from query2particles.errors import UsageError
@@ -25,7 +26,7 @@ from worlds import queries
 
 FACTS = np.array([(0, 0, 1), (0, 0, 2), (1, 0, 2), (3, 1, 3), (2, 1, 0), (4, 1, 0)])
 EDGES = Edges.of(*FACTS.T, entity_count=ENTITIES, relation_count=STORED_RELATIONS)
-ALL = Guide(proposals=ENTITIES, answers=ENTITIES, stored=0, sample=0)
+ALL = Guide(proposals=ENTITIES, answers=ENTITIES, tails=0, sample=0)
 
 Several = Literal["best", "any"]
 
@@ -33,10 +34,13 @@ each_norm = pytest.mark.parametrize("norm", NORMS)
 each_shape = pytest.mark.parametrize("name", SHAPES)
 
 
-def parts(norm: NormName = "product", seed: int = 0, several: Several = "best") -> tuple[Any, Tree]:
-    options = Settings(dimension=3, t_norm=norm, beam=ENTITIES, least=0.0, unseen=0.7, certain=0.9, several=several)
+def parts(norm: NormName = "product", seed: int = 0, several: Several = "best", walks: float = 0.0) -> tuple[Any, Tree]:
+    options = Settings(
+        dimension=3, t_norm=norm, beam=ENTITIES, least=0.0, unseen=0.7, certain=0.9, several=several, walks=walks
+    )
     tree: Tree = with_random_weights(Tree(ENTITIES, 2 * STORED_RELATIONS, options).double().eval(), seed)
     tree.attach(EDGES)
+    tree.walks = deepcopy(WALKS)  # whose type changes with the model's
     own = replace(q2p.PRESETS["default"], dimension=8)
     vectors: Any = with_random_weights(q2p.Q2P(ENTITIES, 2 * STORED_RELATIONS, own).double().eval(), seed)
     return vectors, tree
@@ -50,13 +54,14 @@ def clamped(scores: Any) -> Any:
     return np.maximum(scores, -1e3)
 
 
+@pytest.mark.parametrize("walks", [0.0, 0.4])
 @pytest.mark.parametrize("ways", ["best", "any"])
 @each_norm
 @each_shape
-def test_told_everything_it_is_the_full_search(norm: NormName, name: str, ways: Several) -> None:
+def test_told_everything_it_is_the_full_search(norm: NormName, name: str, ways: Several, walks: float) -> None:
     """Also where an entity is proposed twice, by two particles: it counts once."""
     asked = random_queries(SHAPES[name], 5)
-    vectors, whole = parts(norm, several=ways)
+    vectors, whole = parts(norm, several=ways, walks=walks)
     expected = clamped(scores_of(whole, asked))
     found = scores_of(Guided(vectors, whole, EDGES, ALL).eval(), asked)
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
@@ -105,7 +110,7 @@ def test_one_hop_is_scored_for_what_is_proposed_and_the_others_follow_as_the_vec
 @each_shape
 def test_stored_tails_are_proposed_too(name: str) -> None:
     """So what stored facts make an answer without a complement is certain, however little the vectors propose."""
-    model = guided(Guide(proposals=1, answers=1, stored=ENTITIES, sample=0))
+    model = guided(Guide(proposals=1, answers=1, tails=ENTITIES, sample=0))
     several = random_queries(SHAPES[name], 12)
     scores, full = scores_of(model, several), scores_of(parts()[1], several)
     if "n" not in name:  # where less is taken out, more is true
@@ -114,7 +119,7 @@ def test_stored_tails_are_proposed_too(name: str) -> None:
 
 
 def test_several_shapes_at_once_are_each_alone() -> None:
-    model = guided(Guide(proposals=2, answers=3, stored=2, sample=3))
+    model = guided(Guide(proposals=2, answers=3, tails=2, sample=3))
     batch = {
         SHAPES[name]: np.array([[0, 1, 2, 3, 1, 0, 2, 1][:width], [1, 0, 3, 2, 0, 1, 3, 0][:width]])
         for name, width in (("1p", 2), ("2p", 3), ("2i", 4), ("2u", 4))
@@ -144,7 +149,7 @@ def test_a_search_without_edges_is_refused() -> None:
 def test_a_search_proposes_what_the_table_does(name: str) -> None:
     asked = random_queries(SHAPES[name], 5)
     vectors, tree = parts()
-    guide = Guide(proposals=2, answers=1, stored=1, sample=0)
+    guide = Guide(proposals=2, answers=1, tails=1, sample=0)
     expected = scores_of(Guided(vectors, tree, EDGES, guide).eval(), asked)
     found = scores_of(Guided(vectors, tree, EDGES, guide, Table.of(vectors)).eval(), asked)
     proposed = expected > -5e3

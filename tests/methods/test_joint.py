@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import permutations, product
 from typing import Any
@@ -25,7 +27,7 @@ from query2particles.methods import gqe, q2p, tree
 from query2particles.methods.baselines import RelaxAndCount
 from query2particles.methods.joint import FAMILIES, FEATURES, Conditions, Joint, JointState, family_name
 from query2particles.methods.registry import make
-from query2particles.methods.tree import Tree
+from query2particles.methods.tree import Tree, Way
 from query2particles.query.algebra import (
     EPFO,
     SHAPES,
@@ -43,7 +45,7 @@ from query2particles.query.algebra import (
 from scoring import operators_of, scattered, scores_of
 from worlds import by_shape, oracle, queries, random_graph, successors
 
-ENTITIES, STORED_RELATIONS = 14, 3
+ENTITIES, STORED_RELATIONS, BEAM = 14, 3, 5
 GRAPHS = [
     random_graph(seed, entities=ENTITIES, relations=STORED_RELATIONS, facts=facts)
     for seed, facts in ((11, 60), (2, 15), (5, 200))
@@ -62,7 +64,7 @@ several_queries = st.lists(some_query, min_size=1, max_size=4)
 def joint(vectors: str = "q2p", edges: Edges = EDGES, seed: int = 0) -> Joint:
     """All its numbers are random, the weights too."""
     own: Any = gqe.Settings(dimension=8) if vectors == "gqe" else q2p.Settings(dimension=8, dropout=0.0)
-    search = make("tree", edges, tree.Settings(dimension=6, beam=ENTITIES))
+    search = make("tree", edges, tree.Settings(dimension=6, beam=BEAM))
     assert isinstance(search, Tree)
     weights = torch.randn(FAMILIES, len(FEATURES), generator=torch.Generator().manual_seed(seed))
     parts = scattered(make(vectors, edges, own), scale=0.5, seed=seed), scattered(search, scale=0.7, seed=seed)
@@ -146,6 +148,13 @@ def test_the_families_of_the_fourteen_shapes() -> None:
     assert len({family_name(family) for family in range(FAMILIES)}) == FAMILIES
 
 
+def searching(way: Way) -> Tree:
+    """The search of the joint reasoner by itself, as it joins what leads to an entity in this way."""
+    found = copy.copy(JOINT.tree)
+    found.settings = replace(JOINT.tree.settings, several=way)
+    return found
+
+
 @settings(max_examples=100)
 @given(query=some_query)
 def test_a_score_is_the_weighted_sum_of_what_the_parts_say(query: Query) -> None:
@@ -156,10 +165,10 @@ def test_a_score_is_the_weighted_sum_of_what_the_parts_say(query: Query) -> None
         [np.array([tuple(query_ids(query))])],
     )
     answers = oracle(query, successors(GRAPH, "train"), frozenset(range(ENTITIES)))
-    vectors, search = (scores_of(part, [query])[0].numpy() for part in (JOINT.vectors, JOINT.tree))
+    vectors = scores_of(JOINT.vectors, [query])[0].numpy()
     features = [
         vectors - np.log(np.exp(vectors - vectors.max()).sum()) - vectors.max(),
-        np.maximum(search, -30.0),
+        *(np.maximum(scores_of(searching(way), [query])[0].numpy(), -30.0) for way in ("any", "best")),
         np.array([float(v in answers) for v in range(ENTITIES)]),
         -relaxed.missing[0].astype(np.float64),
     ]
@@ -171,8 +180,9 @@ def test_a_score_is_the_weighted_sum_of_what_the_parts_say(query: Query) -> None
 def test_what_the_search_excludes_for_certain_is_a_finite_number() -> None:
     """A complement of what is stored has no truth at all: its logarithm is −30, not −∞."""
     head, relation, tail = (int(one[0]) for one in (*np.divmod(EDGES.keys, EDGES.relations), EDGES.tails))
-    _, search, _, _ = JOINT.features(state_of(JOINT, [Complement(Project(Anchor(head), relation))]))
-    assert search[0, tail] == search.min() == -30
+    _, by_any, by_best, _, _ = JOINT.features(state_of(JOINT, [Complement(Project(Anchor(head), relation))]))
+    for search in (by_any, by_best):
+        assert search[0, tail] == search.min() == -30
     assert scores_of(JOINT, [Complement(Project(Anchor(head), relation))]).isfinite().all()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Literal
@@ -16,19 +17,22 @@ from formulas import (
     ENTITIES,
     NORMS,
     STORED_RELATIONS,
+    WALKS,
     Formula,
     check_assignments,
     random_queries,
     scores_of,
     with_random_weights,
 )
+from methods.test_walks import paths_of, walked
 from query2particles.engine import products
-from query2particles.errors import UsageError
+from query2particles.errors import TrainingError, UsageError
 from query2particles.graph.edges import Edges
 from query2particles.methods import tree as tree_module
 from query2particles.methods.stored import StoredTails
 from query2particles.methods.tree import Settings, Tree
 from query2particles.methods.truth import NormName
+from query2particles.methods.walks import fit_walks
 from query2particles.query.algebra import EPFO, SHAPES, Anchor, Complement, Intersect, Project, Query, Union
 from worlds import queries
 
@@ -36,14 +40,21 @@ FACTS = np.array([(0, 0, 1), (0, 0, 2), (1, 0, 2), (3, 1, 3), (2, 1, 0), (4, 1, 
 EDGES = Edges.of(*FACTS.T, entity_count=ENTITIES, relation_count=STORED_RELATIONS)
 STORED = {(h, 2 * r, t) for h, r, t in FACTS.tolist()} | {(t, 2 * r + 1, h) for h, r, t in FACTS.tolist()}
 
+PATHS = paths_of(WALKS)
+
 each_norm = pytest.mark.parametrize("norm", NORMS)
 each_shape = pytest.mark.parametrize("name", SHAPES)
 
 
-def tree(norm: NormName = "product", *, width: int = ENTITIES, least: float = 0.0, seed: int = 0) -> Tree:
-    options = Settings(dimension=3, t_norm=norm, beam=width, least=least, unseen=0.7, certain=0.9, sharpness=0.8)
+def tree(
+    norm: NormName = "product", *, width: int = ENTITIES, least: float = 0.0, walks: float = 0.0, seed: int = 0
+) -> Tree:
+    options = Settings(
+        dimension=3, t_norm=norm, beam=width, least=least, unseen=0.7, certain=0.9, sharpness=0.8, walks=walks
+    )
     found: Tree = with_random_weights(Tree(ENTITIES, 2 * STORED_RELATIONS, options).double().eval(), seed)
     found.attach(EDGES)
+    found.walks = deepcopy(WALKS)  # whose type changes with the model's
     return found
 
 
@@ -55,8 +66,12 @@ def link(model: Tree, u: int, r: int, v: int) -> float:
     e, w = (table.detach().numpy() for table in (model.links.entities, model.links.relations))
     h, relation = (row[:d] + 1j * row[d:] for row in (e[u], w[r]))
     weights = [math.exp(0.8 * np.real(h * relation * np.conj(row[:d] + 1j * row[d:])).sum()) for row in e]
+    chance = weights[v] / sum(weights)
+    if share := model.settings.walks:
+        ends = share * walked(PATHS[r], STORED, u)
+        chance = ends[v] + (1 - sum(ends)) * chance
     tails = sum((head, directed) == (u, r) for head, directed, _ in STORED)
-    return min(0.9, max(0.7, tails) * weights[v] / sum(weights))
+    return min(0.9, max(0.7, tails) * chance)
 
 
 def any_way(model: Tree, query: Query) -> list[float]:
@@ -122,6 +137,47 @@ TREES = tree(seed=3)
 
 @each_norm
 @each_shape
+def test_walks_have_their_share(name: str, norm: NormName) -> None:
+    """By brute force, with what assignments say."""
+    model, several = tree(norm, walks=0.4), random_queries(SHAPES[name], 4)
+    expected = [[formula_of(model).truth(query, v) for v in range(ENTITIES)] for query in several]
+    np.testing.assert_allclose(np.exp(scores_of(model, several)), expected, atol=1e-9)
+    for query in several:
+        check_assignments(formula_of(model), model, query)
+
+
+def test_truths_with_walks_are_others() -> None:
+    with_walks, plain = (scores_of(tree(walks=walks), random_queries(SHAPES["2p"], 20)) for walks in (0.4, 0.0))
+    assert (abs(with_walks - plain) > 0.01).any(1).sum() > 5
+
+
+def test_links_that_have_diverged_are_told() -> None:
+    model = tree()
+    with torch.no_grad():
+        model.links.relations[0] = torch.nan
+    with pytest.raises(TrainingError, match="no numbers"):
+        scores_of(model, [Project(Project(Anchor(1), 0), 2)])
+
+
+def test_walks_are_fitted_to_what_is_attached() -> None:
+    """At once where they are needed, or when they first are, and anew to other edges."""
+    model = tree(walks=0.4)
+    for facts in ([(0, 0, 1), (0, 1, 1), (2, 0, 3), (2, 1, 3)], [(0, 0, 1), (1, 1, 0), (2, 0, 3), (3, 1, 2)]):
+        edges = Edges.of(*np.array(facts).T, entity_count=ENTITIES, relation_count=STORED_RELATIONS)
+        model.attach(edges)
+        assert model.walks is not None
+        assert paths_of(model.walks) == paths_of(fit_walks(edges))
+        assert paths_of(model.walks)[0].keys() == ({(2,)} if facts[1] == (0, 1, 1) else {(3,)})
+    later = tree()
+    later.attach(edges)
+    assert later.walks is None
+    later.settings = model.settings
+    queries_of_all = random_queries(SHAPES["1p"], 9)
+    np.testing.assert_array_equal(scores_of(later, queries_of_all), scores_of(model, queries_of_all))
+
+
+@each_norm
+@each_shape
 @pytest.mark.parametrize("least", [0.0, 0.3])
 def test_assignments_are_the_best(name: str, norm: NormName, least: float) -> None:
     model = tree(norm, least=least)
@@ -159,6 +215,7 @@ def test_edges_of_another_graph_are_refused() -> None:
     with pytest.raises(UsageError, match="attach"):
         model.project(model.anchor(torch.tensor([0])), torch.tensor([0]))
     wrong = {"certain": Settings(certain=1.0), "unseen": Settings(unseen=0.0), "sharpness": Settings(sharpness=0.0)}
+    wrong["walks"] = Settings(walks=1.0)
     for name, own in wrong.items():
         with pytest.raises(UsageError, match=name):
             Tree(ENTITIES, 2 * STORED_RELATIONS, own)

@@ -21,7 +21,7 @@ from query2particles.errors import (
 )
 from query2particles.serve import schemas
 from query2particles.serve.problems import CODES, problem_of
-from servers import Server
+from servers import Server, until
 
 ASK = "/v1/answer"
 WRONG: list[tuple[str, str, Any, int, str]] = [
@@ -113,7 +113,13 @@ def test_request_ids(server: Server) -> None:
 def test_the_log_has_a_line_for_each_request(server: Server) -> None:
     server.post(ASK, {"question": "Cnada"}, **{"X-Request-Id": "for-the-log"})
     server.get('/no%0A{"level":"forged"}', **{"X-Request-Id": "forger"})
-    lines = {line.get("request_id"): line for line in server.logged()}
+    lines: dict[str | None, dict[str, Any]] = {}
+
+    def both_are_logged() -> bool:  # a line is written after its answer was sent
+        lines.update({line.get("request_id"): line for line in server.logged()})
+        return {"for-the-log", "forger"} <= lines.keys()
+
+    assert until(both_are_logged)
     line = lines["for-the-log"]
     assert (line["event"], line["path"], line["status"], line["code"]) == ("request", ASK, 400, "unknown_name")
     assert line["run"] == "trained"

@@ -122,7 +122,7 @@ def test_other_weights_are_a_new_version(served: Served) -> None:
 
     before, told = version(), scores()
     document = json.loads((served.run.folder / JOINED).read_text("utf-8"))
-    put({**document, "weights": [[2.0, 0.0, 0.0, 0.0]] * FAMILIES})
+    put({**document, "weights": [[2.0, 0.0, 0.0, 0.0, 0.0]] * FAMILIES})
     assert until(lambda: version() != before)
     expected = Reasoner.open(served.run.folder).answer(Question(QUESTIONS[0], k=40, method="neural"))
     assert scores() == pytest.approx(answered(expected.as_json())[1], rel=1e-4)

@@ -260,6 +260,18 @@ def test_names_are_completed(workbench: Opener) -> None:
     expect(area).to_have_value('"Turing Award".^award_received & Germ')
 
 
+def test_enter_may_come_before_the_names_do(workbench: Opener) -> None:
+    """Whoever types fast gets what was typed: neither nothing nor what an earlier list began with."""
+    page = workbench().open()
+    page.get_by_role("button", name="Start from an entity").click()
+    offered = page.get_by_role("dialog").get_by_role("option")
+    expect(offered.first).to_be_visible()
+    expect(offered.filter(has_text="Swedish")).to_have_count(0)
+    page.keyboard.type("swedish")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Swedish: change")).to_be_focused()
+
+
 def test_the_keyboard_is_enough(workbench: Opener) -> None:
     page = workbench().open()
     keyboard, offered = page.keyboard, page.get_by_role("dialog").get_by_role("option")

@@ -95,7 +95,7 @@ def bench_answer(
     data: Path | None,
     device: torch.device | str = "cpu",
     *,
-    graph: str = _USUAL_GRAPH,
+    graph: str | None = None,
     run: Path | None = None,
     count: int | None = None,
     settings: Sequence[str] = (),
@@ -103,6 +103,7 @@ def bench_answer(
 ) -> Bench:
     """Answers of an untrained model of the default preset, of a benchmark graph's size; or of a run, on its graph.
 
+    `graph` is a folder of the benchmark graphs, or where the graph of the run is now, if not where it was.
     Another graph than the usual one, and a run, have a name of their own: one result does not replace the other.
     """
     subject, unions, model_in_words = _subject(data, device, graph, run, count, settings, say)
@@ -110,7 +111,7 @@ def bench_answer(
     mixed = {shape: np.resize(ids, (_fitting(subject), ids.shape[1])) for shape, ids in batch.items()}
     answered = sum(map(len, mixed.values()))
     name = f"answer-run-{subject.graph.name.lower()}" if run else "answer"
-    if not run and graph != _USUAL_GRAPH:
+    if not run and graph and graph != _USUAL_GRAPH:
         name += f"-{graph.lower()}"
     result = Bench(
         name,
@@ -143,7 +144,7 @@ def bench_answer(
 def _subject(
     data: Path | None,
     device: torch.device | str,
-    graph: str,
+    graph: str | None,
     run: Path | None,
     count: int | None,
     settings: Sequence[str],
@@ -151,16 +152,17 @@ def _subject(
 ) -> tuple[Subject, Unions, str]:
     """What is measured, how it answers unions, and what it is in words."""
     if run is None:
-        own_queries = stored_set(data / graph, "test") if data else None
+        name = graph or _USUAL_GRAPH
+        own_queries = stored_set(data / name, "test") if data else None
         queries = own_queries.name if own_queries else "betae"
-        subject = Subject.of(data, device, count, _COUNT, settings, say, name=graph, queries=queries)
+        subject = Subject.of(data, device, count, _COUNT, settings, say, name=name, queries=queries)
         return subject, "native", f"untrained {in_words(settings)}"
     if settings:
         raise UsageError("a run is measured as it is: leave out --set")
     from query2particles.joined import open_run  # reads weights; without a run nothing does
 
     where, opened = torch.device(device), open_run(run)
-    own = opened.graph()
+    own = opened.graph(graph)
     batch, _ = drawn_queries(own, "test", most=count or _COUNT[where.type], seed=0)
     subject = Subject(where, own, batch, opened.model(own, where))
     return subject, opened.config.training.unions, f"a run of {opened.config.method}"

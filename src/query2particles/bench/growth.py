@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
@@ -59,8 +59,12 @@ def bench_growth(
     effort: Effort | None = None,
     seed: int = 0,
     say: Say = print,
+    keep: Callable[[Bench], object] = lambda _: None,
 ) -> Bench:
-    """One size after the other: ten thousand entities, ten times as many, and so on, and the largest."""
+    """One size after the other: ten thousand entities, ten times as many, and so on, and the largest.
+
+    `keep` hears of what there is after each: the largest may take longer than there is time.
+    """
     where = torch.device(device)
     largest = largest or LARGEST[where.type]
     effort = effort or EFFORT_EACH[where.type]
@@ -81,9 +85,10 @@ def bench_growth(
         if where.type == "cpu":
             figures |= _imported_and_asked(entities, dimension, say)
         result.figures |= {f"{entities:,} entities, {name}": significant(value) for name, value in figures.items()}
-    speeds = {size: own["training queries/s"] for size, own in growth_curves(result.figures).items()}
-    if reference := speeds.get(_REFERENCE):
-        result.ratios = {f"{size:,} entities": significant(speed / reference) for size, speed in speeds.items()}
+        speeds = {size: own["training queries/s"] for size, own in growth_curves(result.figures).items()}
+        if reference := speeds.get(_REFERENCE):
+            result.ratios = {f"{size:,} entities": significant(speed / reference) for size, speed in speeds.items()}
+        keep(result)
     return result
 
 

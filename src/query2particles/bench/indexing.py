@@ -30,12 +30,18 @@ _MEASURED_ON, _ASKED, _ASKED_EXACTLY = 100, 500, 5
 """Queries that the recall is measured on when the index is made; that are timed; that are also timed without it."""
 
 
+_USUAL = 10_000_000, 400
+
+
 def bench_index(
-    entities: int = 10_000_000, dimension: int = 400, *, recall: float = 0.95, seed: int = 0, say: Say = print
+    entities: int = _USUAL[0], dimension: int = _USUAL[1], *, recall: float = 0.95, seed: int = 0, say: Say = print
 ) -> Bench:
-    """Latency of single queries, and the recall of queries that the index was not made with."""
+    """Latency of single queries, and the recall of queries that the index was not made with.
+
+    Another size than the usual one has a name of its own: one result does not replace the other.
+    """
     result = Bench(
-        "index",
+        "index" if (entities, dimension) == _USUAL else f"index-{entities / 1e6:g}-million-by-{dimension}",
         machine("cpu"),
         f"cpu, {entities:,} entities in {dimension} dimensions (float16, in a file), clusters of about {_CLUSTER:,}; "
         f"queries of {_PARTICLES} particles, one at a time; the best {_K}",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 
 import torch
@@ -15,10 +16,10 @@ from query2particles.bench.answering import BEST_ANSWERS, best_answers
 from query2particles.bench.models import median_seconds
 from query2particles.bench.record import Bench, Say, significant
 from query2particles.engine.ranks import rows_at_once
-from query2particles.errors import UsageError, WorkloadError
+from query2particles.errors import WorkloadError
 from query2particles.evaluate import evaluate
 from query2particles.graph.graph import Graph
-from query2particles.joined import BEST, FAST, GUIDED, Joined, open_run
+from query2particles.joined import BEST, FAST, GUIDED, open_joined
 from query2particles.provenance import machine
 from query2particles.query.algebra import GROUP_NAMES
 from query2particles.run import Run
@@ -39,45 +40,49 @@ def bench_search(
     folder: Path,
     device: torch.device | str = "cpu",
     *,
+    graph: str | None = None,
     count: int | None = None,
     proposals: tuple[int, ...] = PROPOSALS,
     say: Say = print,
 ) -> Bench:
     """MRR on validation queries, and queries a second from ids to the best ten, of every way to answer."""
     where = torch.device(device)
-    run = open_run(folder)
-    if not isinstance(run, Joined):
-        raise UsageError(f"{folder} is no joined run: q2p train GRAPH --method {BEST}, or q2p join, makes one")
-    graph = run.graph()
+    run = open_joined(folder)
+    opened = run.graph(graph)
     most = count or _COUNT[where.type]
-    validation = validation_set(graph, replace(run.config.training, validation_queries=most))
+    validation = validation_set(opened, replace(run.config.training, validation_queries=most))
     if validation is None:
-        raise WorkloadError(f"{graph.name} has no validation facts to ask for")
+        raise WorkloadError(f"{opened.name} has no validation facts to ask for that {folder} was not trained on")
     result = Bench(
         "search",
         machine(where.type),
-        f"{where.type}, {graph.name}, {len(graph.entities):,} entities, {sum(map(len, validation[0].values())):,} "
+        f"{where.type}, {opened.name}, {len(opened.entities):,} entities, {sum(map(len, validation[0].values())):,} "
         f"validation queries of {len(validation[0])} shapes; from ids to the best {BEST_ANSWERS}, at most {_TOGETHER} "
-        "queries at a time; m: proposals of each particle, four times as many for the answers",
+        f"queries at a time; {BEST} was weighed by validation queries, too; m: proposals of each particle, four times "
+        "as many for the answers",
         compares="share of full search's MRR",
     )
     full: dict[str, float] = {}
     for method in (_FULL, FAST, BEST):
         say(method)
-        found = _measure(result, method, run.answered_by(method), graph, where, validation)
+        found = _measure(result, method, run.answered_by(method), opened, where, validation)
         full = full or found
     kept: dict[int, float] = {}
     for m in proposals:
         say(f"{GUIDED}, m = {m}")
         guided = run.answered_by(GUIDED, [f"proposals={m}", f"answers={4 * m}"])
-        found = _measure(result, f"m={m}", guided, graph, where, validation)
+        found = _measure(result, f"m={m}", guided, opened, where, validation)
         for group in full:
             result.ratios[f"m={m} {group}"] = significant(found[group] / max(full[group], 1e-9))
         kept[m] = result.ratios[f"m={m} {GROUP_NAMES['all']}"]
-    enough = [m for m, share in kept.items() if share >= 0.99]
-    if enough:
+    if enough := _enough(kept):
         result.figures["smallest m that keeps 99 %"] = min(enough)
     return result
+
+
+def _enough(kept: Mapping[int, float]) -> list[int]:
+    """Every m that keeps 99 %, and so does every larger one: one that does by chance is left out."""
+    return list(takewhile(lambda m: kept[m] >= 0.99, sorted(kept, reverse=True)))
 
 
 def guided_curve(figures: Mapping[str, float]) -> dict[int, dict[str, float]]:

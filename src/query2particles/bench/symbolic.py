@@ -31,6 +31,8 @@ from query2particles.workload.sample import sample_shape
 
 __all__ = ["bench_exact", "bench_import", "bench_import_large", "bench_sample"]
 
+_LARGE = 100_000_000
+
 
 def bench_exact(graph: Graph, batch: Batch, say: Say = print) -> Bench:
     """Exact answers of a batch: the engine against plain Python sets, shape by shape."""
@@ -97,11 +99,16 @@ def bench_import(triples: int, say: Say = print) -> Bench:
     return _measure_import(result, max(10, triples // 10), 1000, triples, memory=1 << 40, say=say)
 
 
-def bench_import_large(triples: int, memory: int, say: Say = print) -> Bench:
-    """Import of more synthetic triples than fit into memory, with as many facts an entity as Freebase has."""
+def bench_import_large(triples: int | None, memory: int, say: Say = print) -> Bench:
+    """Import of more synthetic triples than fit into memory, with as many facts an entity as Freebase has.
+
+    Another number than the usual one has a name of its own: one result does not replace the other.
+    """
+    name = "import-large" if triples in (None, _LARGE) else f"import-large-{triples / 1e6:g}-million"
+    triples = triples or _LARGE
     entities, relations, facts = (max(10, size * triples // FREEBASE[2]) for size in FREEBASE)
     about = f"{facts:,} synthetic triples of {entities:,} entities, TSV to graph folder, memory {memory / 2**30:g} GiB"
-    return _measure_import(Bench("import-large", machine(), about), entities, relations, facts, memory=memory, say=say)
+    return _measure_import(Bench(name, machine(), about), entities, relations, facts, memory=memory, say=say)
 
 
 def _measure_import(result: Bench, entities: int, relations: int, triples: int, *, memory: int, say: Say) -> Bench:

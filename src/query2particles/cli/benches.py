@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from query2particles.cli.graphs import size_named
-from query2particles.cli.root import Json
+from query2particles.cli.root import Json, writable
 from query2particles.cli.training import Device, DeviceName, device_named
 from query2particles.errors import UsageError
 
@@ -22,7 +22,6 @@ __all__ = ["Settings", "bench_app"]
 bench_app = typer.Typer(help="Speed, as ratios in one run.", no_args_is_help=True)
 
 _COUNT = 5000
-_GRAPH = "FB15k-237"
 
 Data = Annotated[
     Path | None,
@@ -35,8 +34,16 @@ UsualCount = Annotated[
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value for a setting; may be repeated.")
 ]
+
+
+def _writable(folder: Path | None) -> Path | None:
+    writable(folder and folder / "bench-NAME.json")
+    return folder
+
+
 Out = Annotated[
-    Path | None, typer.Option("--out", "-o", help="A folder for bench-NAME.json, which `q2p report` reads.")
+    Path | None,
+    typer.Option("--out", "-o", callback=_writable, help="A folder for bench-NAME.json, which `q2p report` reads."),
 ]
 
 
@@ -75,10 +82,9 @@ def import_(
     from query2particles.bench import bench_import, bench_import_large
     from query2particles.show import note
 
-    if large:
-        result = bench_import_large(triples or 100_000_000, size_named(memory), note)
-    else:
-        result = bench_import(triples or 10_000_000, note)
+    result = (
+        bench_import_large(triples, size_named(memory), note) if large else bench_import(triples or 10_000_000, note)
+    )
     _finish(result, out, json)
 
 
@@ -145,7 +151,13 @@ def answer(
     device: Device = DeviceName.auto,
     count: UsualCount = None,
     graph: Annotated[
-        str | None, typer.Option("--graph", metavar="NAME", help="A graph in --data.", show_default=_GRAPH)
+        str | None,
+        typer.Option(
+            "--graph",
+            metavar="GRAPH",
+            help="A graph in --data; of a run, its own, where it is no longer where it was.",
+            show_default="FB15k-237",
+        ),
     ] = None,
     run: Annotated[Path | None, typer.Option("--run", metavar="RUN", help="A run instead, on its own graph.")] = None,
     settings: Settings = None,
@@ -157,15 +169,13 @@ def answer(
     where = device_named(device)
     if all_methods and (run is not None or graph is not None):
         raise UsageError("--all-methods compares methods on one graph of its own: leave out --run and --graph")
-    if graph is not None and (run is not None or data is None):
-        raise UsageError("--graph names a folder in that of --data, without --run")
+    if graph is not None and run is None and data is None:
+        raise UsageError("--graph names a folder in that of --data, or the graph of a run (--run)")
     from query2particles.bench.answering import bench_answer, bench_answer_methods
     from query2particles.show import note, print_times
 
     if not all_methods:
-        result = bench_answer(
-            data, where, graph=graph or _GRAPH, run=run, count=count, settings=settings or [], say=note
-        )
+        result = bench_answer(data, where, graph=graph, run=run, count=count, settings=settings or [], say=note)
         _finish(result, out, json, where)
         return
     result = bench_answer_methods(data, where, count=count, settings=settings or [], say=note)
@@ -175,6 +185,7 @@ def answer(
 @bench_app.command()
 def search(
     run: Annotated[Path, typer.Option("--run", metavar="RUN", help="The joined run.")],
+    graph: Annotated[str | None, typer.Option(help="The run's graph, where it is no longer where it was.")] = None,
     device: Device = DeviceName.auto,
     count: UsualCount = None,
     out: Out = None,
@@ -185,7 +196,7 @@ def search(
     from query2particles.bench.searching import bench_search
     from query2particles.show import note
 
-    _finish(bench_search(run, where, count=count, say=note), out, json, where, draw=_draw_search)
+    _finish(bench_search(run, where, graph=graph, count=count, say=note), out, json, where, draw=_draw_search)
 
 
 @bench_app.command()
@@ -203,10 +214,19 @@ def growth(
     """Training, sampling, import and answers as a graph grows; with a picture."""
     where = device_named(device)
     from query2particles.bench.growth import bench_growth
+    from query2particles.files import write_json
     from query2particles.show import note
 
-    result = bench_growth(where, largest=largest, dimension=dimension, settings=settings or [], say=note)
+    partial = None if out is None else out / f"partial-bench-growth-{where}.json"
+
+    def keep(so_far: Bench) -> None:
+        if partial is not None:
+            write_json(partial, so_far.as_json())
+
+    result = bench_growth(where, largest=largest, dimension=dimension, settings=settings or [], say=note, keep=keep)
     _finish(result, out, json, where, draw=_draw_growth)
+    if partial is not None:
+        partial.unlink()
 
 
 @bench_app.command()

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from query2particles.cli.queries import shapes_named
-from query2particles.cli.root import Json, Seed, app
+from query2particles.cli.root import Json, Seed, app, writable
 from query2particles.cli.training import Device, DeviceName, UnionsName, device_named
-from query2particles.errors import UsageError, WorkloadError
+from query2particles.errors import RunError, UsageError, WorkloadError, clipped
 
 if TYPE_CHECKING:
     from query2particles.engine.exact import Batch
@@ -51,7 +51,7 @@ UnionsAnswered = Annotated[
     UnionsName | None, typer.Option(help="How unions are answered; by default as the run was validated.")
 ]
 MovedGraph = Annotated[str | None, typer.Option(help="The run's graph, where it is no longer where it was.")]
-ResultFile = Annotated[Path | None, typer.Option("--out", "-o", help="A result file to write.")]
+ResultFile = Annotated[Path | None, typer.Option("--out", "-o", callback=writable, help="A result file to write.")]
 
 
 @app.command()
@@ -66,8 +66,9 @@ def evaluate(
     method: Annotated[
         str | None,
         typer.Option(
-            help="What answers: by default what was trained; one on top of it, as `cqd-beam` is of `links`; or one "
-            "that learns nothing: frequent-tails, relax-and-count."
+            help="What answers: by default what was trained; one on top of it, as `cqd-beam` is of `links`; of a "
+            "joined run, `best`, `fast` (its vectors alone), `guided`, or a part; or one that learns nothing: "
+            "frequent-tails, relax-and-count."
         ),
     ] = None,
     settings: Annotated[
@@ -89,7 +90,9 @@ def evaluate(
     from query2particles.show import note, print_hardness, print_json, print_result, progress_bar
     from query2particles.workload.hardness import hardness as hardness_of
 
-    tested = _tested(run, method, settings or (), graph, unions, device)
+    if method is not None:
+        _check_method(Path(run), method)
+    tested = _tested(run, split, method, settings or (), graph, unions, device)
     if tested.config.get("training", {}).get("stored") == split.value:
         raise UsageError(f"with stored={split.value} what these queries ask for is stored: evaluate another --split")
     batch, labels, name = _queries(tested, queries, split, shapes, limit, seed)
@@ -129,6 +132,25 @@ def evaluate(
             note(f"Saved in {out}.")
 
 
+def _check_method(source: Path, method: str) -> None:
+    """Refuse a name that there is not, and one that only a joined run answers by, of anything else."""
+    from query2particles.joined import BEST, FAST, GUIDED
+    from query2particles.methods.registry import METHODS
+    from query2particles.run import JOINED
+
+    joint = (BEST, FAST, GUIDED)
+    if method in joint and not (source / JOINED).is_file():
+        raise UsageError(
+            f"{method} asks the parts of a joined run, which {source} is not: train one (q2p train GRAPH --method "
+            f"{BEST} --out RUN), or join two (q2p join)"
+        )
+    if method not in (*METHODS, *joint, *_LEARN_NOTHING):
+        raise UsageError(
+            f"there is no method {clipped(repr(method))} to evaluate; there are {', '.join(METHODS)}; of a joined run "
+            f"{', '.join(joint)}; without training {', '.join(_LEARN_NOTHING)}"
+        )
+
+
 _PICTURES = (".png", ".svg", ".pdf")
 
 
@@ -143,7 +165,7 @@ def particles(
     unions: UnionsAnswered = None,
     graph: MovedGraph = None,
     device: Device = DeviceName.auto,
-    plot: Annotated[Path | None, typer.Option(help="A picture to draw: .png, .svg or .pdf.")] = None,
+    plot: Annotated[Path | None, typer.Option(callback=writable, help="A picture to draw: .png, .svg or .pdf.")] = None,
     out: ResultFile = None,
     json: Json = False,
 ) -> None:
@@ -159,7 +181,7 @@ def particles(
         raise UsageError(f"{run} is no run folder, and only what was trained has particles: q2p train GRAPH --out RUN")
     if plot is not None:
         _check_drawable(plot)
-    tested = _tested(run, None, (), graph, unions, device)
+    tested = _tested(run, split, None, (), graph, unions, device)
     batch, labels, name = _queries(tested, queries, split, shapes, limit, seed)
     with progress_bar("measuring", sum(map(len, batch.values()))) as progress:
         found = spread(tested.method, batch, labels, unions=tested.unions, progress=progress)
@@ -258,20 +280,24 @@ class _Tested:
 
 def _tested(
     source: str,
+    split: EvaluatedSplit,
     method: str | None,
     settings: Sequence[str],
     graph: str | None,
     unions: UnionsName | None,
     device: DeviceName,
 ) -> _Tested:
-    """The trained model of a run folder, or a baseline on the graph of a run folder or on a graph itself."""
+    """The trained model of a run folder, or a baseline on the graph of a run folder or on a graph itself.
+
+    `split` is what it will be asked for.
+    """
     from query2particles.graph.folders import open_graph
     from query2particles.joined import open_run
     from query2particles.methods import baselines
-    from query2particles.run import is_run_folder
+    from query2particles.run import was_begun
     from query2particles.show import note
 
-    run = open_run(Path(source)) if is_run_folder(Path(source)) else None
+    run = open_run(Path(source)) if was_begun(Path(source)) else None
     if method in _LEARN_NOTHING:
         if settings:
             raise UsageError(f"{method} learns nothing and has no settings: leave out --set")
@@ -287,11 +313,17 @@ def _tested(
             f"on a graph itself, only what learns nothing can be evaluated ({others})"
         )
     opened = run.graph(graph)
+    try:
+        run.check_facts(opened)
+    except RunError as error:
+        note(f"warning: what these queries ask for may have been trained on: {error}")
     run = run.answered_by(method or run.config.method, settings)
     training = run.config.training
+    if training.known == "valid":
+        note("note: validation facts are stored; how hard an answer is still counts what training facts lack")
     how = unions.value if unions is not None else training.unions
-    if training.all_edges:
-        note(f"warning: {source} was trained on all facts, those that these queries ask for among them")
+    if training.split in ("test", split.value):
+        note(f"warning: {source} was trained on {training.facts}, those that these queries ask for among them")
     where = device_named(device)
     return _Tested(
         run.config.method,

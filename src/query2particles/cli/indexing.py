@@ -58,8 +58,11 @@ WhenDegraded = Annotated[
 
 def searching(by: SearchName, cluster: int, degraded: DegradedName) -> Searching:
     """What the options say."""
+    from query2particles.cluster import keep_ray_off_output
     from query2particles.searched import Searching
 
+    if cluster:
+        keep_ray_off_output()
     return Searching(by.value, cluster, degraded.value)
 
 
@@ -94,14 +97,18 @@ def index(
     from query2particles.engine.particles import particles_of
     from query2particles.engine.ranks import scoring
     from query2particles.engine.table import Table
-    from query2particles.index import FOLDER, build_index
+    from query2particles.files import check_replaceable
+    from query2particles.index import FOLDER, build_index, is_index_file
     from query2particles.joined import Joined, open_run
     from query2particles.searched import Searching, model_for
-    from query2particles.show import note, print_json, progress_bar, say
+    from query2particles.show import note, percent, print_json, progress_bar, say
 
     opened = open_run(run)
+    user = "q2p answer, shell and serve use it (--search exact goes without)"
     if isinstance(opened, Joined):  # whose vectors have a table
         opened = opened.vectors
+        user = "--method fast uses it, and best with --search index, or where there are a million entities"
+    check_replaceable(opened.folder / FOLDER, is_index_file)
     own = opened.graph(graph)
     weights = weights_digest(opened)  # taken first: should training save newer ones meanwhile, they have no index
     model = model_for(opened, own, "cpu", Searching())
@@ -129,9 +136,9 @@ def index(
         return
     say(
         f"{len(table):,} entities in {figures.lists:,} lists; a particle looks into {figures.probes:,} of them, which "
-        f"finds {100 * figures.recall:.1f} % of the best {figures.k} (measured on {figures.queries:,} queries)"
+        f"finds {percent(figures.recall)} % of the best {figures.k} (measured on {figures.queries:,} queries)"
     )
-    note(f"Saved in {opened.folder / FOLDER}; q2p answer, shell and serve use it (--search exact goes without).")
+    note(f"Saved in {opened.folder / FOLDER}; {user}.")
 
 
 def _queries(graph: Graph, folder: Path | None, count: int, seed: int) -> Batch:

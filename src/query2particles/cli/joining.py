@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +17,7 @@ from query2particles.cli.training import (
     DeviceName,
     calibrate_where_possible,
     device_named,
+    next_step,
     train_watched,
 )
 from query2particles.errors import UsageError
@@ -39,6 +41,15 @@ def join(
         Path | None,
         typer.Option(help="A folder of queries, whose valid ones weigh. By default those that RUN was validated by."),
     ] = None,
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            "--as",
+            metavar="JOINED",
+            help="A joined run whose search and weights to take, for parts that were trained again, on more facts: "
+            "nothing is fitted.",
+        ),
+    ] = None,
     graph: Annotated[str | None, typer.Option(help="The runs' graph, where it is no longer where it was.")] = None,
     device: Device = DeviceName.auto,
     json: Json = False,
@@ -47,13 +58,19 @@ def join(
     from query2particles.run import Run
     from query2particles.train import validation_set
 
-    first, second = Run.open(vectors), Run.open(links)
+    if like is not None and queries is not None:
+        raise UsageError("--as takes the weights of a joined run, --queries says what to fit them to: leave out one")
+    first, second = Run.open(vectors), Run.open(links, "links")
     opened = first.graph(graph)
+    if like is not None:
+        _join_as(out, first, second, opened, like, device_named(device), json)
+        return
     training = first.config.training
     if queries is not None:
         training = replace(training, validation=str(queries))
     validation = validation_set(opened, training)
-    _join(out, first, second, opened, validation, device_named(device), json)
+    with _stoppable("The same command begins anew."):
+        _join(out, first, second, opened, validation, device_named(device), json)
 
 
 @dataclass(frozen=True)
@@ -81,6 +98,11 @@ def train_best(parts: Parts, device: str, json: bool) -> None:
         part: configured(preset(method, parts.preset), None, settings_of(part, parts.settings))
         for part, method in PARTS.items()
     }
+    if not all(config.training.holds_out for config in configs.values()):
+        raise UsageError(
+            "best needs facts to weigh its parts by: leave out valid_edges and all_edges; of parts that are trained "
+            "again, with more facts, q2p join --as makes one"
+        )
     validation = weighing(validation_set(graph, configs["vectors"].training), graph)  # refused before all is trained
     check_place(parts.out, *(parts.out / part for part in PARTS))
     runs = {part: _run_of(parts.out / part, config, graph, parts.graph) for part, config in configs.items()}
@@ -101,7 +123,8 @@ def train_best(parts: Parts, device: str, json: bool) -> None:
             )
             raise Stopped(trained.signal)
         calibrate_where_possible(run, graph, device)
-    _join(parts.out, runs["vectors"], runs["links"], graph, validation, device, json)
+    with _stoppable("The parts are saved; the same command goes on."):
+        _join(parts.out, runs["vectors"], runs["links"], graph, validation, device, json)
 
 
 def _run_of(folder: Path, config: Any, graph: Graph, graph_folder: str) -> Run:
@@ -115,6 +138,20 @@ def _run_of(folder: Path, config: Any, graph: Graph, graph_folder: str) -> Run:
     if run.config != config.with_absolute_paths():
         raise UsageError(f"{folder} has other settings than these; name another folder (--out), or the same settings")
     return run
+
+
+@contextmanager
+def _stoppable(advice: str) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the weighing, and say how to go on."""
+    from query2particles.endings import hearing_signals
+    from query2particles.show import note
+
+    def stop(number: int) -> None:
+        note(f"Stopped by {signal.Signals(number).name} while the parts were weighed. {advice}")
+        raise Stopped(number)
+
+    with hearing_signals(stop):
+        yield
 
 
 def _join(
@@ -132,9 +169,25 @@ def _join(
         print_json({"run": str(out), "search": joined.search._asdict(), "families": _families(joined, fits)})
         return
     _print_fits(joined, fits)
-    ways = {"any": "every way to an answer counts", "best": "the best way to an answer counts"}
-    note(f"The search: links of sharpness {joined.search.sharpness:g}, {ways[joined.search.several]}.")
+    note("Queries of other kinds take the weights that suit all of these together.")
+    ways = {"any": "every way to an answer", "best": "the best way to an answer"}
+    sharpness, several, walks = joined.search
+    walked = f"walks have a share of {walks:g}" if walks else "nobody walks"
+    note(f"The search: links of sharpness {sharpness:g}, {walked}; alone, {ways[several]} counts.")
     note(f"Saved in {out}. Next:  q2p evaluate {out}")
+
+
+def _join_as(out: Path, vectors: Run, links: Run, graph: Graph, like: Path, device: str, json: bool) -> None:
+    from query2particles.joined import join_as, open_joined
+    from query2particles.show import note, print_json
+
+    joined = join_as(out, vectors, links, graph, open_joined(like))
+    calibrate_where_possible(joined, graph, device)
+    if json:
+        print_json({"run": str(out), "as": str(like), "search": joined.search._asdict()})
+        return
+    note(f"The search and the weights are those of {like}: nothing was fitted.")
+    note(f"Saved in {out}.{next_step(joined, graph)}")
 
 
 def _families(joined: Joined, fits: Mapping[int, FamilyFit]) -> list[dict[str, Any]]:
@@ -154,24 +207,21 @@ def _families(joined: Joined, fits: Mapping[int, FamilyFit]) -> list[dict[str, A
 
 def _print_fits(joined: Joined, fits: Mapping[int, FamilyFit]) -> None:
     """How well each family is answered on validation queries, by its parts and together, and what they weigh."""
-    from query2particles.methods.joint import FEATURES
     from query2particles.show import print_table
 
-    rows = [
-        (
-            one["family"],
-            one["queries"],
-            *(f"{value:.1f}" for value in one["alone"].values()),
-            f"{one['mrr']:.1f}",
-            *(f"{value:.2f}" for value in one["weights"].values()),
-        )
-        for one in _families(joined, fits)
+    families = _families(joined, fits)
+    answered = [
+        (one["family"], one["queries"], *(f"{value:.1f}" for value in (*one["alone"].values(), one["mrr"])))
+        for one in families
     ]
-    alone = next(iter(fits.values())).alone if fits else ()
-    columns = ("queries with", "number", *alone, "together", *(f"weight of {name}" for name in FEATURES))
-    print_table(
-        f"{joined.folder}: MRR in percent on the validation queries that weighed the parts",
-        columns,
-        rows,
-        right=tuple(range(1, len(columns))),
-    )
+    weighed = [(one["family"], *(f"{value:.2f}" for value in one["weights"].values())) for one in families]
+    for title, columns, rows in (
+        (
+            "MRR in percent on the validation queries that weighed the parts",
+            ("number", *families[0]["alone"], "together"),
+            answered,
+        ),
+        ("what the parts weigh", tuple(families[0]["weights"]), weighed),
+    ):
+        right = tuple(range(1, len(columns) + 1))
+        print_table(f"{joined.folder}: {title}", ("queries with", *columns), rows, right=right)

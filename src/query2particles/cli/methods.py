@@ -22,15 +22,20 @@ def methods(json: Json = False) -> None:
     """What every method is, and what it can do."""
     from query2particles.show import print_json, print_table, say
 
-    trained, untrained = _trained(), _untrained()
+    trained, joined, untrained = _trained(), _joined(), _untrained()
     if json:
-        print_json({"trained": trained, "untrained": untrained})
+        print_json({"trained": trained, "joined": joined, "untrained": untrained})
         return
     columns = ("method", "paper", "state", "operators", "unions", "complement", "numbers per entity", "presets")
     rows = [
         (*_cells(name, one), one["parameters_per_entity"], " ".join(one["presets"])) for name, one in trained.items()
     ]
     print_table("Trained: q2p train GRAPH --method NAME --preset PRESET", columns, rows, right=(6,))
+    print_table(
+        "Of a joined run (q2p train GRAPH --method best): q2p evaluate RUN --method NAME",
+        ("method", "what it does", *columns[2:6]),
+        [_cells(name, one) for name, one in joined.items()],
+    )
     print_table(
         "Nothing to train: q2p evaluate GRAPH --method NAME; exact: q2p answer GRAPH QUERY",
         ("method", "what it does", *columns[2:6]),
@@ -62,6 +67,38 @@ def _trained() -> dict[str, dict[str, Any]]:
             "presets": list(PRESETS[name]),
         }
         for name, entry in METHODS.items()
+    }
+
+
+def _joined() -> dict[str, dict[str, Any]]:
+    """Of particles and links, which is what `q2p train --method best` joins."""
+    from query2particles.joined import BEST, FAST, GUIDED
+    from query2particles.methods.registry import METHODS
+
+    vectors, tree = METHODS["q2p"], METHODS["tree"]
+    both = _names(vectors.operators & tree.operators)
+    return {
+        BEST: {
+            "title": "particles, tree search and stored facts, weighed by validation queries",
+            "state": "those of q2p and tree, and counts",
+            "operators": both,
+            "unions": list(vectors.unions),
+            "complement": "of each part",
+        },
+        FAST: {
+            "title": "its vectors alone",
+            "state": vectors.state,
+            "operators": _names(vectors.operators),
+            "unions": list(vectors.unions),
+            "complement": vectors.complement,
+        },
+        GUIDED: {
+            "title": "tree search between what particles propose",
+            "state": "that of q2p, and what it proposed",
+            "operators": both,
+            "unions": list(vectors.unions),
+            "complement": tree.complement,
+        },
     }
 
 

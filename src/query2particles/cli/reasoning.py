@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from query2particles.cli.root import Json, SplitName, app, split_of
+from query2particles.cli.root import Json, SplitName, app, split_of, writable
 from query2particles.cli.training import Device, DeviceName, device_named
 from query2particles.errors import UsageError, WorkloadError
 
@@ -39,10 +39,11 @@ def calibrate_run(run: Run, graph: Graph, device: str) -> Calibration:
     from query2particles.train import validation_set
 
     training = run.config.training
-    if training.all_edges:
+    if not training.holds_out:
+        facts = "all facts, those of validation among them" if training.all_edges else "validation facts, too"
         raise UsageError(
-            f"{run.folder} was trained on all facts, those of validation among them: nothing is left to learn from how "
-            "sure it may be. Train a run without --all-edges"
+            f"{run.folder} was trained on {facts}: nothing is left to learn from how sure it may be. Train a run "
+            f"without {'--all-edges' if training.all_edges else 'valid_edges'}"
         )
     validation = validation_set(graph, training)
     if validation is None:
@@ -65,10 +66,12 @@ def calibrate_run(run: Run, graph: Graph, device: str) -> Calibration:
 def calibrate(run: RunFolder, graph: MovedGraph = None, device: Device = DeviceName.auto, json: Json = False) -> None:
     """Learn from validation queries how likely a run's guesses are true. Training ends with this by itself."""
     from query2particles.calibration import CALIBRATION
+    from query2particles.files import check_writable
     from query2particles.joined import open_run
     from query2particles.show import note, print_calibration, print_json
 
     opened = open_run(run)
+    check_writable(run / CALIBRATION)
     found = calibrate_run(opened, opened.graph(graph), device_named(device))
     if json:
         print_json({"run": str(run), "figures": found.as_json()["figures"]})
@@ -108,7 +111,9 @@ def discover(
 @app.command()
 def export(
     run: RunFolder,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write; one that is there is replaced.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", callback=writable, help="The file to write; one that is there is replaced.")
+    ],
     form: Annotated[
         FormatName | None, typer.Option("--format", help="By default, what the ending of the file says.")
     ] = None,
@@ -121,8 +126,6 @@ def export(
     from query2particles.show import print_json, say
 
     chosen = form.value if form is not None else format_of(out)
-    if out.is_dir():
-        raise UsageError(f"{out} is a folder; name a file in it")
     opened = Run.open(run)
     if out.resolve().parent == run.resolve():
         raise UsageError(f"{run} holds the run's own files; name a file elsewhere")

@@ -44,10 +44,13 @@ def reproduce(
         numbers = [int(seed) for seed in seeds.split(",")]
     except ValueError:
         raise UsageError(f"--seeds takes whole numbers, such as 0,1,2, not {clipped(repr(seeds))}") from None
+    from query2particles.files import check_writable
     from query2particles.reproduce import Watch, compared
     from query2particles.reproduce import reproduce as make
     from query2particles.show import note, print_json, print_table, progress_bar, progress_training, say
 
+    for name in names:
+        check_writable(out / f"{name}.json")
     made = make(
         names,
         data=data,

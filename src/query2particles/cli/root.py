@@ -9,6 +9,7 @@ import io
 import os
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -19,7 +20,7 @@ from query2particles.errors import Query2ParticlesError, QueryError, UsageError,
 if TYPE_CHECKING:
     from query2particles.graph.graph import Split
 
-__all__ = ["GraphName", "Json", "Seed", "SplitName", "Stopped", "app", "main", "split_of"]
+__all__ = ["GraphName", "Json", "Seed", "SplitName", "Stopped", "app", "main", "split_of", "writable"]
 
 app = typer.Typer(
     name="q2p",
@@ -67,6 +68,15 @@ def _root(
     ] = False,
 ) -> None:
     del version
+
+
+def writable(file: Path | None) -> Path | None:
+    """Of an option: refuse before the work what would fail after it."""
+    from query2particles.files import check_writable
+
+    if file is not None:
+        check_writable(file)
+    return file
 
 
 def main() -> None:

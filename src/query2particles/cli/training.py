@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,12 +15,22 @@ from query2particles.cli.root import Json, Stopped, app
 from query2particles.errors import UsageError, WorkloadError
 
 if TYPE_CHECKING:
+    from query2particles.config import Config
     from query2particles.distributed import Group
     from query2particles.graph.graph import Graph
     from query2particles.run import Run
     from query2particles.train import Progress, Trained
 
-__all__ = ["Device", "DeviceName", "UnionsName", "calibrate_where_possible", "device_named", "train", "train_watched"]
+__all__ = [
+    "Device",
+    "DeviceName",
+    "UnionsName",
+    "calibrate_where_possible",
+    "device_named",
+    "next_step",
+    "train",
+    "train_watched",
+]
 
 
 class DeviceName(StrEnum):
@@ -57,7 +68,10 @@ def train(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder to make.")] = None,
-    method: Annotated[str | None, typer.Option(help="What to train.", show_default="q2p")] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help="What to train (`q2p methods`); `best`: two that answer together.", show_default="q2p"),
+    ] = None,
     preset: Annotated[
         str | None,
         typer.Option(
@@ -75,7 +89,11 @@ def train(
     ] = False,
     resume: Annotated[
         Path | None,
-        typer.Option("--resume", metavar="RUN", help="Go on with a run that ended early, or with more updates."),
+        typer.Option(
+            "--resume",
+            metavar="RUN",
+            help="Go on with a run that ended early, or, where its schedule is constant, with more updates.",
+        ),
     ] = None,
     device: Device = DeviceName.auto,
     tensorboard: Annotated[
@@ -85,10 +103,10 @@ def train(
 ) -> None:
     """Train a model on a graph, or resume a training. Ctrl-C and SIGTERM save, and say how to go on."""
     from query2particles.config import configured
-    from query2particles.distributed import processes, processes_in_all, was_restarted
+    from query2particles.distributed import processes, processes_in_all
     from query2particles.graph.folders import open_graph
     from query2particles.presets import preset as preset_named
-    from query2particles.run import Run, is_run_folder
+    from query2particles.run import Run
     from query2particles.show import note, print_json, print_trained
 
     if method == "best":
@@ -126,11 +144,7 @@ def train(
         raise UsageError("name a GRAPH and the run folder to make (--out RUN), or a run to go on with (--resume)")
     with processes(device_named(device)) as (group, own_device):
         leads = group is None or group.leads
-        if resume is None and out is not None and was_restarted() and is_run_folder(out):
-            resume, settings = out, None  # the same command, of a process in place of one that died
-        if resume is not None:
-            run, opened, where = _resumed(resume, graph, settings or (), device, writes=leads)
-        else:
+        if resume is None:
             assert graph is not None
             assert out is not None
             options = {"seed": seed, "unions": unions, "all_edges": all_edges or None}
@@ -138,10 +152,9 @@ def train(
             start = preset_named(method or "q2p", preset or "default")
             configuration = configured(start, config, [*(settings or ()), *spelled])
             opened, where = open_graph(graph), own_device
-            if leads:
-                run = Run.create(out, configuration, opened, graph)
-            if group is not None:
-                group.wait()
+            if _led(group, partial(_goes_on, out, configuration, opened, graph)):
+                resume, settings = out, None
+            else:
                 run = Run.open(out)
             as_large = configuration.model.dimension == start.model.dimension and start.preset != "small"
             if leads and where == "cpu" and as_large and configuration.training.updates >= start.training.updates:
@@ -149,6 +162,8 @@ def train(
                     f"note: the preset {start.preset} is made for a GPU; on a CPU, --preset small takes minutes, "
                     "not hours"
                 )
+        if resume is not None:
+            run, opened, where = _resumed(resume, graph, settings or (), device, leads=leads)
         if group is not None:
             where = own_device
         trained = train_watched(run, opened, where, writer, group)
@@ -165,11 +180,12 @@ def train(
             f"Stopped by {signal.Signals(trained.signal).name} after update {trained.update:,} of "
             f"{run.config.training.updates:,}; "
             f"everything is saved. Go on with:  q2p train --resume {run.folder}"
+            f"{'' if group is None else ', by one process or by torchrun'}"
         )
         raise Stopped(trained.signal)
     calibrate_where_possible(run, opened, where)
     if not json:
-        note(f"Saved in {run.folder}.{_next_step(run, opened)}")
+        note(f"Saved in {run.folder}.{next_step(run, opened)}")
 
 
 def train_watched(
@@ -208,10 +224,45 @@ def calibrate_where_possible(run: Run, graph: Graph, device: str) -> None:
         note(f"note: answers of this run will carry no probabilities: {error}")
 
 
+def _led(group: Group | None, work: Callable[[], bool]) -> bool:
+    """What the leading process finds, for all of them. Where it fails it says why, and the others just end."""
+    if group is None:
+        return work()
+    found: bool | None = None
+    try:
+        if group.leads:
+            found = work()
+    finally:
+        found = group.told(found)
+    if found is None:
+        raise typer.Exit(2)
+    return found
+
+
+def _goes_on(out: Path, config: Config, graph: Graph, graph_folder: str) -> bool:
+    """Whether there is a run that this very command has begun; otherwise it is made now.
+
+    torchrun gives the same command again in place of a process that died; without it, a run is resumed by name.
+    """
+    from torch.distributed import is_torchelastic_launched
+
+    from query2particles.run import Run, is_run_folder
+
+    if (
+        is_torchelastic_launched()
+        and is_run_folder(out)
+        and (there := Run.open(out)).config == config.with_absolute_paths()
+    ):
+        there.check(graph)
+        return True
+    Run.create(out, config, graph, graph_folder)
+    return False
+
+
 def _resumed(
-    folder: Path, graph: str | None, settings: Sequence[str], device: DeviceName, *, writes: bool
+    folder: Path, graph: str | None, settings: Sequence[str], device: DeviceName, *, leads: bool
 ) -> tuple[Run, Graph, str]:
-    """A run to go on with, its graph, and the device; one of several processes `writes` new settings down."""
+    """A run to go on with, its graph, and the device; one of several processes speaks, and writes new settings down."""
     from query2particles.config import extended
     from query2particles.run import Run
     from query2particles.show import note
@@ -222,12 +273,15 @@ def _resumed(
     if (saved := run.saved()) is None:
         where = device_named(device)
     elif saved[1].finished(config.training):
-        note(f"{folder} was finished after update {saved[1].update:,}: there is nothing left to do.")
+        if leads:
+            note(f"{folder} was finished after update {saved[1].update:,}: there is nothing left to do.")
         where = "cpu"
     else:
+        if leads:
+            note(f"{folder} goes on after update {saved[1].update:,}.")
         where = _device_to_resume_on(folder, saved[0], device)
     if config != run.config:
-        run = run.with_config(config, written=writes)
+        run = run.with_config(config, written=leads)
     return run, opened, where
 
 
@@ -251,12 +305,12 @@ def _device_to_resume_on(folder: Path, before: str, device: DeviceName) -> str:
     return where
 
 
-def _next_step(run: Run, graph: Graph) -> str:
+def next_step(run: Run, graph: Graph) -> str:
     """What can be measured: nothing that was trained on, and nothing without facts to ask for."""
-    facts = graph.facts()
-    if run.config.training.all_edges or not (facts["test"] or facts["valid"]):
-        return ""
-    return f" Next:  q2p evaluate {run.folder}{'' if facts['test'] else ' --split valid'}"
+    facts, training = graph.facts(), run.config.training
+    if facts["test"] and not training.all_edges:
+        return f" Next:  q2p evaluate {run.folder}"
+    return f" Next:  q2p evaluate {run.folder} --split valid" if facts["valid"] and training.holds_out else ""
 
 
 def _trained_json(run: Run, trained: Trained) -> dict[str, Any]:

@@ -236,13 +236,13 @@ def _counts(scores: Tensor, hard: Sets, easy: Sets) -> tuple[Tensor, Tensor]:
     Answers leave the ranking by the score −∞, which is greater than nothing, but equal to an answer's that is −∞ too.
     """
     sizes = hard.sizes  # descending
-    own = np.repeat(np.arange(len(sizes)), sizes)
+    own = hard.row_of_each()
     columns = np.arange(len(own)) - np.repeat(hard.offsets[:-1], sizes)
     padded = np.zeros((len(sizes), sizes[0]), dtype=np.int64)
     padded[own, columns] = hard.values
     answers = scores.gather(1, torch.as_tensor(padded, device=scores.device))  # (rows, most answers)
     for sets in (hard, easy):
-        members = np.repeat(np.arange(len(sets)), sets.sizes), sets.values
+        members = sets.row_of_each(), sets.values
         scores[tuple(torch.as_tensor(ids, dtype=torch.int64, device=scores.device) for ids in members)] = -torch.inf
     count = _counts_by_sorting if sizes[0] > _MANY_ANSWERS else _counts_by_comparing
     greater, at_least = count(scores, answers, sizes)

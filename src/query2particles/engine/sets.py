@@ -78,6 +78,10 @@ class Sets:
         listed = np.diff(self.offsets)
         return self.entities - listed if self.complemented else listed
 
+    def row_of_each(self) -> Ints:
+        """The rows of all `values` in turn."""
+        return np.repeat(np.arange(len(self)), np.diff(self.offsets))
+
     def rows(self, start: int, stop: int) -> Sets:
         first, last = self.offsets[start], self.offsets[stop]
         return replace(self, offsets=self.offsets[start : stop + 1] - first, values=self.values[first:last])

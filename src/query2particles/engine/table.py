@@ -221,8 +221,7 @@ class _Closed:
             return _Closed(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
         assert not excluded.complemented, "what is excluded is listed"
         order = np.argsort(excluded.values, kind="stable")
-        rows = np.repeat(np.arange(len(excluded)), excluded.sizes)
-        return _Closed(rows[order], excluded.values[order].astype(np.int64) - first)
+        return _Closed(excluded.row_of_each()[order], excluded.values[order].astype(np.int64) - first)
 
     def take_out(self, scores: Tensor, start: int) -> None:
         """Write −∞ to what is closed of a block that begins at this column."""

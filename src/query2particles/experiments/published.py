@@ -108,7 +108,8 @@ def set_of(result: Mapping[str, Any]) -> str:
 def knows_validation(result: Mapping[str, Any]) -> bool:
     """Whether validation facts were stored when what was evaluated was asked."""
     config = result["config"]
-    return bool(config.get("vectors", config).get("training", {}).get("stored") == "valid")
+    training = config.get("vectors", config).get("training", {})
+    return training.get("stored") == "valid" or bool(training.get("valid_edges"))
 
 
 def leaked_into(result: Mapping[str, Any]) -> bool:

@@ -34,6 +34,8 @@ class Recipe:
     config: Config
     parts: tuple[Recipe, ...] = ()
     """Of a joint reasoner: the recipes of its vectors, whose settings it has, and of its links."""
+    weights_of: Recipe | None = None
+    """Of a joint reasoner whose parts are trained again: the one whose search and weights it takes."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +81,23 @@ def _joint_experiments(
             own_name = _named(_JOINT, "default" if weighed_by == validation else name)
             recipe = Recipe(f"{graph.lower()}-{own_name}", graph, weighed_by, parts[0].config, parts)
             for variant, own in joint["variants"].items():
-                training = replace(recipe.config.training, **own)
-                config = replace(recipe.config, training=training)
-                found.append(Experiment(f"{graph.lower()}-{name}-{_named(_JOINT, variant)}", recipe, config, queries))
+                trained = _retrained(recipe, variant) if own.get("valid_edges") else recipe
+                config = replace(trained.config, training=replace(trained.config.training, **own))
+                found.append(Experiment(f"{graph.lower()}-{name}-{_named(_JOINT, variant)}", trained, config, queries))
     return found
+
+
+def _retrained(joint: Recipe, variant: str) -> Recipe:
+    """The parts of a joint reasoner once more, with the facts that have weighed them."""
+    parts = tuple(
+        replace(
+            part,
+            name=_named(part.name, variant),
+            config=replace(part.config, training=replace(part.config.training, valid_edges=True)),
+        )
+        for part in joint.parts
+    )
+    return replace(joint, name=_named(joint.name, variant), config=parts[0].config, parts=parts, weights_of=joint)
 
 
 def experiment(name: str) -> Experiment:

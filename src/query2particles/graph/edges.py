@@ -197,6 +197,10 @@ class Edges:
         """(entities + 1,): the rows of entity e are row_bounds[e] … row_bounds[e + 1] − 1."""
         return np.searchsorted(self.keys, np.arange(self.entities + 1, dtype=np.int64) * self.relations)
 
+    def heads_and_relations(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Of every edge, in the order of `tails`."""
+        return np.divmod(np.repeat(self.keys, self.row_lengths[:-1]), self.relations)
+
     @cached_property
     def row_lengths(self) -> Ints:
         """(rows + 1,): the number of tails of each row, none for `no_row`."""

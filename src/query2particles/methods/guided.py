@@ -59,7 +59,7 @@ class Guide:
     """m: of each particle, for a set that is followed."""
     answers: int = 256
     """The same for the answers."""
-    stored: int = 64
+    tails: int = 64
     """Also proposed, of every relation that leads to a set: so many stored tails, those of the truest heads first."""
     sample: int = 1024
     """How many entities stand for the tails that are not stored; 0: all are summed, as in full search."""
@@ -183,11 +183,11 @@ class Guided(nn.Module):
         else:
             each = particles.flatten(0, 1)[:, None]  # (n · w, 1, d)
             found = self.search.best(each, min(count, self._entities)).entities
-            best = torch.as_tensor(found, device=particles.device).view(len(particles), -1)
-        return torch.cat([best, *self._stored_in(state.made_of, best[:, :1])], 1) if self.guide.stored else best
+            best = torch.as_tensor(found, device=particles.device).reshape(len(particles), -1)
+        return torch.cat([best, *self._stored_in(state.made_of, best[:, :1])], 1) if self.guide.tails else best
 
     def _stored_in(self, made_of: Set, otherwise: Tensor) -> Iterator[Tensor]:
-        """The first stored tails of each relation that leads there, (n, stored); an entity (n, 1) fills them up."""
+        """The first stored tails of each relation that leads there, (n, tails); an entity (n, 1) fills them up."""
         match made_of:
             case Followed(u, x, relations):
                 order = x.argsort(dim=1, descending=True, stable=True)
@@ -195,8 +195,8 @@ class Guided(nn.Module):
                 found = self._stored.of(heads, relations[:, None].expand_as(u).flatten())
                 query = found.pairs // u.shape[1]  # ascending
                 place = laid_out(torch.bincount(query, minlength=len(u)))[1]
-                listed = otherwise.repeat(1, self.guide.stored)
-                first = place < self.guide.stored
+                listed = otherwise.repeat(1, self.guide.tails)
+                first = place < self.guide.tails
                 listed[query[first], place[first]] = found.tails[first]
                 yield listed
             case Both(branches) | Either(branches):
@@ -226,7 +226,8 @@ class Guided(nn.Module):
         return max(1, _VECTORS["cuda" if u.is_cuda else "cpu"] // numbers)
 
     def _reached(self, u: Tensor, x: Tensor, relations: Tensor, v: Tensor) -> Tensor:
-        return self.tree.joined(self.tree.norm.both(x[..., None], self._links(u, relations, v)).movedim(1, 0))
+        truths = self.tree.norm.both(x[..., None], self._links(u, relations, v)).movedim(1, 0)
+        return self.tree.joined(truths, self.tree.settings.several)
 
     def _links(self, u: Tensor, relations: Tensor, v: Tensor) -> Tensor:
         """As logarithms, p(u, r, v) of entities (n, k) and (n, m) under relations (n,): (n, k, m)."""
@@ -236,11 +237,19 @@ class Guided(nn.Module):
         led = settings.sharpness * links.project(links.anchor(heads), r)  # (n · k, d)
         scores = led.view(*u.shape, led.shape[1]) @ links.entities[v].mT  # (n, k, m)
         expected = stored.counts.to(scores.dtype).clamp(min=settings.unseen).log()
-        p = scores + (expected - self._log_totals(led, stored)).view(*u.shape, 1)
-        return torch.where(self._known(u.shape[1], stored, v), 0.0, p.clamp(max=math.log(settings.certain)))
+        totals = self._log_totals(led, stored)
+        placed = self._placing(u.shape[1], v)
+        if settings.walks:
+            walked = self.tree.walked(heads, r)
+            totals = totals - walked.rest
+            raised = walked.chances + totals[walked.pairs]
+            scores = torch.logaddexp(scores, placed(walked.pairs, walked.tails, raised, FALSE))
+        p = scores + (expected - totals).view(*u.shape, 1)
+        known = placed(stored.pairs, stored.tails, torch.ones_like(stored.tails, dtype=torch.bool), 0)
+        return torch.where(known, 0.0, p.clamp(max=math.log(settings.certain)))
 
-    def _known(self, k: int, stored: Stored, v: Tensor) -> Tensor:
-        """Of k heads of each query, which of its entities v (n, m) are stored as tails: (n, k, m)."""
+    def _placing(self, k: int, v: Tensor) -> Callable[[Tensor, Tensor, Tensor, float], Tensor]:
+        """Of k heads of each query, values of some tails (tails,), where its entities v (n, m) are these: (n, k, m)."""
         n, m = v.shape
         ordered = v.sort(dim=1).values
         rows = torch.arange(n, device=v.device)[:, None] * self._entities  # makes ids of different queries differ
@@ -250,13 +259,17 @@ class Guided(nn.Module):
             """The first place of each key, whether it is there or not."""
             return torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
 
-        tails = stored.tails + stored.pairs // k * self._entities
-        place = place_of(tails)
-        there = keys[place] == tails
-        found = torch.zeros(n * k, m, dtype=torch.bool, device=v.device)
-        found[stored.pairs[there], place[there] % m] = True
         once = place_of(v + rows) % m  # an entity that comes more than once has one place
-        return found.view(n, k, m).gather(2, once[:, None].expand(n, k, m))
+
+        def placed(pairs: Tensor, tails: Tensor, values: Tensor, otherwise: float) -> Tensor:
+            wanted = tails + pairs // k * self._entities
+            place = place_of(wanted)
+            there = keys[place] == wanted
+            found = values.new_full((n * k, m), otherwise)
+            found[pairs[there], place[there] % m] = values[there]
+            return found.view(n, k, m).gather(2, once[:, None].expand(n, k, m))
+
+        return placed
 
     def _log_totals(self, led: Tensor, stored: Stored) -> Tensor:
         """As logarithms, Z of heads and relations (n,), given where they lead."""

@@ -1,16 +1,17 @@
 """Particles, tree search and stored facts together: what each says about an entity, weighed by the kind of the query.
 
-A query is answered by all parts at once, and an entity v has four features:
+A query is answered by all parts at once, and an entity v has five features:
 
     x₁(v)   log softmax over all entities of the score that a method of vectors gives, such as Query2Particles
-    x₂(v)   the logarithm of the truth that tree search finds (`methods/tree`), no less than −30
-    x₃(v)   whether stored edges make it an answer
-    x₄(v)   how many conditions of the query no stored edge satisfies, as `RelaxAndCount` counts, negated
+    x₂(v)   the logarithm of the truth that tree search finds (`methods/tree`) by all ways to v, no less than −30
+    x₃(v)   the same by the best way
+    x₄(v)   whether stored edges make it an answer
+    x₅(v)   how many conditions of the query no stored edge satisfies, as `RelaxAndCount` counts, negated
 
     score(v) = Σᵢ w_i x_i(v)            w: one row for each family of queries
 
 The family of a query is which of these it has: more than one hop in a row, an intersection, a union, a complement. The
-weights are fitted to validation queries (`joining`). What x₃ is for: where there is a complement, a fact that is not
+weights are fitted to validation queries (`joining`). What x₄ is for: where there is a complement, a fact that is not
 stored makes entities answers that are none. Of what is known, that is what may have to be taken back.
 """
 
@@ -29,12 +30,15 @@ from query2particles.engine.ranks import all_scores
 from query2particles.graph.edges import Edges
 from query2particles.methods.search import Assigned
 from query2particles.methods.stored import Kept, laid_out
-from query2particles.methods.tree import Tree
+from query2particles.methods.tree import WAYS, Tree
 from query2particles.query.algebra import Query
 
-__all__ = ["FAMILIES", "FEATURES", "Joint", "JointState", "family_name"]
+__all__ = ["ALONE", "FAMILIES", "FEATURES", "Joint", "JointState", "family_name"]
 
-FEATURES = ("vectors", "search", "known", "missing")
+ALONE = ("vectors", "all ways", "best way")
+"""What can answer by itself: the search in each of its `WAYS`."""
+
+FEATURES = (*ALONE, "known", "missing")
 
 _HOPS, _INTERSECTION, _UNION, _COMPLEMENT = 1, 2, 4, 8
 FAMILIES = 16
@@ -54,7 +58,7 @@ class JointState(NamedTuple):
     """The states of the parts for n queries, and the family of each."""
 
     vectors: Any
-    truths: Tensor
+    truths: Tensor  # (n, ways, N), or those of an anchor as the search has them
     missing: Tensor  # (n, N) conditions that each entity misses
     conditions: Tensor  # (n,) how many there are
     family: Tensor  # (n,)
@@ -87,7 +91,7 @@ class Joint(nn.Module):
     def project(self, state: JointState, relations: Tensor, *, hop: int = 0) -> JointState:
         return JointState(
             self.vectors.project(state.vectors, relations, hop=hop),
-            self.tree.project(state.truths, relations, hop=hop),
+            self.tree.projected(state.truths, relations, WAYS),
             *self.conditions.project(state.missing, state.conditions, relations),
             state.family | (_HOPS if hop else 0),
         )
@@ -96,7 +100,7 @@ class Joint(nn.Module):
         vectors, truths, missing, conditions, families = zip(*branches, strict=True)
         return JointState(
             self.vectors.intersect(vectors),
-            self.tree.intersect(truths),
+            self.tree.intersect(list(map(self._sets, truths))),
             reduce(torch.add, missing),
             reduce(torch.add, conditions),
             reduce(torch.bitwise_or, families) | _INTERSECTION,
@@ -106,7 +110,7 @@ class Joint(nn.Module):
         vectors, truths, missing, conditions, families = zip(*branches, strict=True)
         return JointState(
             self.vectors.union(vectors),
-            self.tree.union(truths),
+            self.tree.union(list(map(self._sets, truths))),
             reduce(torch.minimum, missing),
             reduce(torch.minimum, conditions),
             reduce(torch.bitwise_or, families) | _UNION,
@@ -115,7 +119,7 @@ class Joint(nn.Module):
     def complement(self, state: JointState) -> JointState:
         return JointState(
             self.vectors.complement(state.vectors),
-            self.tree.complement(state.truths),
+            self.tree.complement(self._sets(state.truths)),
             (state.missing == 0) * state.conditions[:, None],
             state.conditions,
             state.family | _COMPLEMENT,
@@ -128,13 +132,17 @@ class Joint(nn.Module):
         return scores if entities is None else scores.gather(1, entities.expand(len(scores), -1))
 
     def features(self, state: JointState) -> list[Tensor]:
-        """x₁ … x₄, each (n, N)."""
+        """x₁ … x₅, each (n, N)."""
         return [
             all_scores(self.vectors, state.vectors, self._entities).log_softmax(1),
-            self.tree.score(state.truths).clamp(min=_LEAST_TRUTH),
+            *self._sets(state.truths).clamp(min=_LEAST_TRUTH).unbind(1),
             (state.missing == 0).float(),
             -state.missing.float(),
         ]
+
+    def _sets(self, truths: Tensor) -> Tensor:
+        """Also an anchor's as (n, ways, N)."""
+        return truths if truths.is_floating_point() else self.tree.score(truths)[:, None].expand(-1, len(WAYS), -1)
 
     def assignments(self, query: Query, entity: int) -> Assigned:
         """What the search takes the variables for."""
@@ -158,7 +166,7 @@ class Conditions(Kept):
 
     def __init__(self, edges: Edges) -> None:
         super().__init__()
-        heads, relations = np.divmod(np.repeat(edges.keys, edges.row_lengths[: len(edges.keys)]), edges.relations)
+        heads, relations = edges.heads_and_relations()
         order = np.argsort(relations, kind="stable")
         self._entities = edges.entities
         self.keep("heads", heads[order])

@@ -47,6 +47,11 @@ class Entry:
         return hasattr(self.method, "trainee")
 
     @property
+    def looks_up(self) -> bool:
+        """Whether it answers from stored facts, too."""
+        return hasattr(self.method, "attach")
+
+    @property
     def unions(self) -> tuple[Unions, ...]:
         """How it can answer unions, its own way first."""
         possible: dict[Unions, bool] = {

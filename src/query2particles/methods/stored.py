@@ -48,10 +48,12 @@ class StoredTails(Kept):
     offsets: Tensor
     tails: Tensor
 
-    def of(self, heads: Tensor, relations: Tensor) -> Stored:
-        """Of n pairs (n,)."""
+    def of(self, heads: Tensor, relations: Tensor, most: int | None = None) -> Stored:
+        """Of n pairs (n,); those with more than `most` tails are passed over, as if they had none."""
         wanted = heads * self._relations + relations
         rows = torch.searchsorted(self.keys, wanted).clamp(max=len(self.keys) - 1)
         counts = torch.where(self.keys[rows] == wanted, self.offsets[rows + 1] - self.offsets[rows], 0)
+        if most is not None:
+            counts = counts.masked_fill(counts > most, 0)
         pairs, within = laid_out(counts)
         return Stored(pairs, self.tails[self.offsets[rows][pairs] + within], counts)

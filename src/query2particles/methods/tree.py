@@ -11,14 +11,19 @@ search, α, depends on the graph. Times c, the number of tails to be expected, t
 many tails may be as certain as a single one. There are at least as many as are stored, and for a head without any, as
 many as `unseen` says; κ < 1 keeps guesses behind facts. So truths are probabilities, and complements, which exclude
 what is likely, can be trusted.
+
+Walks along stored edges (`methods/walks`) say how likely a tail is t, too. A share ω of what they come to is theirs,
+and the softmax has the rest:
+
+    ω w(t | h, r) + (1 − ω Σ_t w(t | h, r)) softmax_t α φ(h, r, t)          in place of the softmax above
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -26,16 +31,25 @@ from torch import Tensor
 
 from query2particles.engine.products import float32_products
 from query2particles.engine.ranks import Factored
-from query2particles.errors import UsageError
+from query2particles.errors import TrainingError, UsageError
 from query2particles.graph.edges import Edges, Ints
 from query2particles.methods.search import SearchSettings, TreeSearch
-from query2particles.methods.stored import StoredTails, laid_out
+from query2particles.methods.stored import Stored, StoredTails
 from query2particles.methods.truth import FALSE
+from query2particles.methods.walks import Walked, Walks, fit_walks
 
-__all__ = ["Settings", "Tree"]
+__all__ = ["WAYS", "Settings", "Tree", "Way"]
+
+Way: TypeAlias = Literal["any", "best"]
+"""How what leads to an entity is joined: by all ways there, or by the best one."""
+
+WAYS: tuple[Way, ...] = ("any", "best")
 
 _JOINED_NUMBERS = {"cpu": 1 << 18, "cuda": 1 << 31}
 """How many truths are joined at once: on a CPU, what its caches hold."""
+
+_FUSED_ON = frozenset({"cuda"})
+"""Where scores of links are summed and joined by kernels (`engine/way_kernels`), which read them once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +63,9 @@ class Settings(SearchSettings):
     """κ: the most likely that an edge which is not stored can be."""
     sharpness: float = 0.8
     """α: how much a difference of scores counts."""
-    several: Literal["best", "any"] = "best"
+    walks: float = 0.0
+    """ω: how much of what walks come to is theirs to say; 0: nobody walks."""
+    several: Way = "best"
     """Where several entities u lead to v: v is as true as the best one makes it, x₁(u) ⊤ p(u, r, v), or as any of them
     does, by the co-norm ⊥ of all: two ways to an answer then make it likelier than one."""
     least: float = 0.01
@@ -71,62 +87,160 @@ class Tree(TreeSearch):
             raise UsageError(f"sharpness is above 0, and not {settings.sharpness}")
         if settings.unseen <= 0:
             raise UsageError(f"unseen is above 0, however little, and not {settings.unseen}")
+        if not 0 <= settings.walks < 1:
+            raise UsageError(f"walks lies between 0 and 1, and is not {settings.walks}")
         self.settings = settings
         self.stored: StoredTails | None = None
+        self.walks: Walks | None = None
 
     def attach(self, edges: Edges) -> None:
         """The stored edges: those that the link predictor is or was trained on."""
         edges.check_fit(len(self.links.entities), len(self.links.relations))
         self.stored = StoredTails(edges).to(self.links.entities.device)
+        self._edges, self.walks = edges, None
+        if self.settings.walks:
+            self._walks()  # now, lest the first question waits for it
 
     def project(self, state: Tensor, relations: Tensor, *, hop: int = 0) -> Tensor:
-        """Link by link from what counts, of which some queries have much, most have little.
-
-        All links of many queries are scored at once, and those of queries that follow as many entities joined at once.
-        """
         del hop
-        u, x = super()._followed(state)
-        followed = self._counts(x).sum(1).cpu().numpy()  # (n,): the first so many of each
-        order = np.argsort(followed, kind="stable")
-        found = self.links.entities.new_empty(len(state), len(self.links.entities))
-        for some in _blocks(followed[order], self._links_at_once()):
-            rows = torch.as_tensor(order[some], device=state.device)
-            within, place = laid_out(torch.as_tensor(followed[order[some]], device=state.device))
-            query = rows[within]
-            truths = self.norm.both(x[query, place][:, None], self._links_from(u[query, place], relations[query]))
-            found[rows] = torch.cat([self.joined(own.transpose(0, 1)) for own in _alike(truths, followed[order[some]])])
+        sets = state[:, None] if state.is_floating_point() else state
+        return self.projected(sets, relations, (self.settings.several,))[:, 0]
+
+    def projected(self, state: Tensor, relations: Tensor, ways: Sequence[Way]) -> Tensor:
+        """What relations lead to from sets (n, w, N), each of w joined in its own way, or from single entities (n,).
+
+        Links are scored once for all ways, since sets that differ in that follow much the same entities.
+        """
+        if not state.is_floating_point():
+            rows = self._links_at_once()
+            blocks = zip(torch.split(state, rows), torch.split(relations, rows), strict=True)
+            return torch.cat([self._links_from(*block) for block in blocks])[:, None].expand(-1, len(ways), -1)
+        followed = self._is_followed(state)
+        by_any = followed.any(1)
+        counts = by_any.sum(1).cpu().numpy()  # of each query: some follow many, most few
+        if not counts.all():
+            raise TrainingError("truths are no numbers: the links have diverged; train them again, at a lower rate")
+        order = np.argsort(counts, kind="stable")
+        found = torch.empty_like(state)
+        for some in _blocks(counts[order], self._links_at_once()):
+            rows_of_some = torch.as_tensor(order[some], device=state.device)
+            within, u = by_any[rows_of_some].nonzero(as_tuple=True)
+            query = rows_of_some[within]
+            join = self._joining(self._scored(u, relations[query]), counts[order[some]])
+            for number, way in enumerate(ways):
+                x = state[query, number, u].masked_fill(~followed[query, number, u], FALSE)
+                found[rows_of_some, number] = join(x, way)
         return found
 
-    def joined(self, truths: Tensor) -> Tensor:
+    def _joining(self, links: _Scored, sizes: Ints) -> Callable[[Tensor, Way], Tensor]:
+        """What makes truths (n, N) of x (rows,), by links from the entities that n queries follow, so many each."""
+        scores = links.scores
+        if _is_fused(scores) and self.settings.t_norm == "product":
+            from query2particles.engine.way_kernels import joined_ways
+
+            starts = torch.as_tensor(np.append(0, sizes.cumsum()), device=scores.device)
+            scores[links.stored.pairs, links.stored.tails] = torch.inf  # which the kernel takes for certain
+            return lambda x, way: joined_ways(scores, links.shifts, self._most, x, starts, of_all=way == "any")
+        p = links.truths(self._most)
+
+        def join(x: Tensor, way: Way) -> Tensor:
+            truths = self.norm.both(x[:, None], p)
+            return torch.cat([self.joined(own.transpose(0, 1), way) for own in _alike(truths, sizes)])
+
+        return join
+
+    def joined(self, truths: Tensor, way: Way) -> Tensor:
         """How true v is, of how true each of several u makes it, (k, …): (…)."""
         if len(truths) == 1:
             return truths[0]
-        return self.norm.any_of(truths) if self.settings.several == "any" else truths.amax(0)
+        return self.norm.any_of(truths) if way == "any" else truths.amax(0)
+
+    def _is_followed(self, state: Tensor) -> Tensor:
+        """Which entities of sets (…, N): of those that count, the truest; of equally true ones, the first."""
+        counts = self._counts(state, state.amax(-1, keepdim=True))
+        many = counts.sum(-1) > self.beam
+        if bool(many.any()):
+            truest = state[many].sort(descending=True, stable=True).indices[:, : self.beam]
+            counts[many] &= torch.zeros_like(counts[many]).scatter(1, truest, value=True)
+        return counts
 
     def _followed(self, state: Tensor) -> tuple[Tensor, Tensor]:
         u, x = super()._followed(state)
-        return u, x.masked_fill(~self._counts(x), FALSE)
+        return u, x.masked_fill(~self._counts(x, x[:, :1]), FALSE)
 
-    def _counts(self, x: Tensor) -> Tensor:
-        """Whether entities are true enough, of truths (n, k) in descending order."""
-        return x >= x[:, :1] + (math.log(self.settings.least) if self.settings.least else -math.inf)
+    def _counts(self, x: Tensor, truest: Tensor) -> Tensor:
+        """Whether entities are true enough to be followed."""
+        return x >= truest + (math.log(self.settings.least) if self.settings.least else -math.inf)
 
     def _links(self, u: Tensor, r: Tensor) -> Tensor:
         return self._links_from(u.flatten(), r[:, None].expand_as(u).flatten()).view(*u.shape, -1)
 
     def _links_from(self, heads: Tensor, relations: Tensor) -> Tensor:
         """Of n heads and relations (n,) with every tail: log p (n, N)."""
+        return self._scored(heads, relations).truths(self._most)
+
+    def _scored(self, heads: Tensor, relations: Tensor) -> _Scored:
         if self.stored is None:
             raise UsageError("the model does not know what is stored; call attach(edges) first")
         stored = self.stored.of(heads, relations)
         c = stored.counts.to(self.links.entities.dtype).clamp(min=self.settings.unseen)
         state = self.links.project(self.links.anchor(heads), relations)
-        multiplied = isinstance(self.links, Factored)
-        scores = float32_products(state, self.links.entities) if multiplied else self.links.score(state)
-        p = scores.mul_(self.settings.sharpness).log_softmax(-1)
-        p = p.add_(c.log()[:, None]).clamp_(max=math.log(self.settings.certain))
-        p[stored.pairs, stored.tails] = 0.0
+        if isinstance(self.links, Factored):
+            scores = float32_products(self.settings.sharpness * state, self.links.entities)
+        else:
+            scores = self.settings.sharpness * self.links.score(state)
+        total = _log_totals(scores)
+        if self.settings.walks:
+            walked = self.walked(heads, relations)
+            total = total - walked.rest
+            there = walked.pairs, walked.tails
+            scores[there] = torch.logaddexp(scores[there], walked.chances + total[walked.pairs])
+        return _Scored(scores, c.log() - total, stored)
+
+    def walked(self, heads: Tensor, relations: Tensor) -> Walked:
+        """What walks from n heads and relations (n,) say."""
+        assert self.stored is not None, "there are edges to walk along"
+        found = self._walks().of(self.stored, heads, relations, self.settings.walks)
+        dtype = self.links.entities.dtype
+        return found._replace(chances=found.chances.to(dtype), rest=found.rest.to(dtype))
+
+    def _walks(self) -> Walks:
+        """Fitted once to what is attached."""
+        if self.walks is None:
+            self.walks = fit_walks(self._edges).to(self.links.entities.device)
+        return self.walks
+
+    @property
+    def _most(self) -> float:
+        """The logarithm of κ."""
+        return math.log(self.settings.certain)
+
+
+class _Scored(NamedTuple):
+    """Links of n heads and relations to every tail: log p = min(log κ, score + shift), but 0 where they are stored."""
+
+    scores: Tensor  # (n, N), α φ
+    shifts: Tensor  # (n,)
+    stored: Stored
+
+    def truths(self, most: float) -> Tensor:
+        """The logarithms of p (n, N), in place of the scores."""
+        p = self.scores.add_(self.shifts[:, None]).clamp_(max=most)
+        p[self.stored.pairs, self.stored.tails] = 0.0
         return p
+
+
+def _is_fused(scores: Tensor) -> bool:
+    return scores.device.type in _FUSED_ON and scores.dtype == torch.float32
+
+
+def _log_totals(scores: Tensor) -> Tensor:
+    """The logarithm of Z: of the exponentials of each row (n, N), (n,)."""
+    if not _is_fused(scores):
+        return scores.logsumexp(-1)
+    from query2particles.engine.way_kernels import log_totals
+
+    return log_totals(scores)
 
 
 def _blocks(sizes: Ints, most: int) -> Iterator[slice]:

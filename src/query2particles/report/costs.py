@@ -39,10 +39,11 @@ def trained(document: Mapping[str, Any]) -> Trained:
 
 
 def size_of(document: Mapping[str, Any]) -> str:
-    """Updates × batch; of a joint reasoner, those of its parts."""
+    """Updates × batch; of a joint reasoner, those of its parts, in each round where they are trained again."""
     config = document["config"]
     trainings = [config[part]["training"] for part in ("vectors", "links") if part in config] or [config["training"]]
-    return " + ".join(f"{training['updates']:,} × {training['batch']:,}" for training in trainings)
+    size = " + ".join(f"{training['updates']:,} × {training['batch']:,}" for training in trainings)
+    return f"2 × ({size})" if experiment(document["name"]).recipe.weights_of else size
 
 
 def costs(found: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -13,76 +13,96 @@ from query2particles.report.markdown import table
 
 __all__ = ["method_times", "speed_page", "time_tables"]
 
-_HEADINGS = {
-    "exact": "Exact answers",
-    "sample": "Drawing and labelling queries",
-    "import": "Import",
-    "import-large": "Import beyond memory",
-    "train-cuda": "Training on a GPU",
-    "train-methods-cuda": "Training of all methods on a GPU",
-    "train-methods-cpu": "Training of all methods on a CPU",
-    "train-cpu": "Training on a CPU",
-    "softmax-cuda": "Some entities against all, on a GPU",
-    "softmax-cpu": "Some entities against all, on a CPU",
-    "evaluate-cuda": "Evaluation on a GPU",
-    "evaluate-cpu": "Evaluation on a CPU",
-    "answer-cuda": "Answers on a GPU",
-    "answer-cpu": "Answers on a CPU",
-    "answer-nell-cuda": "Answers on a GPU, on NELL",
-    "answer-run-nell-cuda": "Answers of a joined run on a GPU",
-    "answer-run-nell-cpu": "Answers of a joined run on a CPU",
-    "answer-run-fb15k-237-cpu": "Answers of a joined run on a CPU, on FB15k-237",
-    "answer-methods-cuda": "Answers of all methods on a GPU",
-    "answer-methods-cpu": "Answers of all methods on a CPU",
-    "search-cuda": "The ways of a joined run on a GPU",
-    "search-cpu": "The ways of a joined run on a CPU",
-    "index": "Answers from a large table on a CPU",
-    "growth-cuda": "Growth on a GPU",
-    "growth-cpu": "Growth on a CPU",
-    "serve": "The server under load",
-    "soak": "The server in the long run",
+_KINDS = {
+    "exact": (
+        "Exact answers",
+        "The engine against plain Python sets, both on all cores, both writing every answer to a file, the "
+        "best of three runs each (`q2p bench exact`).",
+    ),
+    "sample": (
+        "Drawing and labelling queries",
+        "The sampler against one that draws and labels query by query with plain Python sets, both on all "
+        "cores (`q2p bench sample`).",
+    ),
+    "import": (
+        "Import",
+        "Synthetic triples from a TSV file to a graph folder, in a process of its own, and opening the result "
+        "(`q2p bench import`).",
+    ),
+    "import-large": (
+        "Import beyond memory",
+        "More synthetic triples than fit into the memory that is allowed, in steps on the disk (`q2p bench "
+        "import --large`).",
+    ),
+    "train": (
+        "Training",
+        "Updates of training, against the matrix products of their own scores (forward, and both backward) in "
+        "the same run (`q2p bench train`).",
+    ),
+    "train-methods": (
+        "Training of all methods",
+        "Updates of every method with its default preset, loss and training mix (`q2p bench train --all-methods`).",
+    ),
+    "softmax": (
+        "Some entities against all",
+        "The same model against all entities and against some, whole and by rows, after as many seconds (`q2p "
+        "bench softmax`).",
+    ),
+    "evaluate": (
+        "Evaluation",
+        "A query set, against the same model one query at a time: by the package's own evaluator, and by one "
+        "that sorts all entities for each query (`q2p bench evaluate`).",
+    ),
+    "answer": (
+        "Answers",
+        "From the ids of a query to its ten best answers, one query at a time and many together (`q2p bench "
+        "answer`, for another graph with `--graph`).",
+    ),
+    "answer-run": (
+        "Answers of a trained run",
+        "The same for a trained run; of a joined one, by all of its parts (`q2p bench answer --run RUN`).",
+    ),
+    "answer-methods": (
+        "Answers of all methods",
+        "From the ids of a query to its ten best answers, by method and shape; empty where a method lacks an "
+        "operator (`q2p bench answer --all-methods`).",
+    ),
+    "search": (
+        "The ways of a joined run",
+        "A joined run by all parts (`best`), by its vectors (`fast`), by full search (`tree`), and by search "
+        "that the vectors guide, by the number of proposals m: what it finds of validation queries, and how "
+        "fast (`q2p bench search --run RUN`). `best` was weighed by validation queries, too, by these very "
+        "ones where as many are asked as the run was validated by: how good it is, only test queries tell.",
+    ),
+    "index": (
+        "Answers from a large table on a CPU",
+        "The ten best of a made-up table that lies on disk, in clusters, for two particles: by an index with "
+        "exact scores of what it finds, and by looking at all entities (`q2p bench index`).",
+    ),
+    "growth": (
+        "Growth",
+        "Made-up graphs of more and more entities, with as many facts an entity as Freebase has: training, "
+        "sampling, memory, import and answers (`q2p bench growth`).",
+    ),
+    "serve": (
+        "The server under load",
+        "A server of a model of FB15k-237's size and 32 connections that ask in turn, on the same cores, with "
+        "micro-batching and without it in one run (`q2p bench serve`).",
+    ),
+    "soak": (
+        "The server in the long run",
+        "The same with good, bad and huge requests side by side: what is answered, what is lost, what memory "
+        "does (`q2p bench soak`).",
+    ),
 }
-_WORDS = {
-    "exact": "The engine against plain Python sets, both on all cores, both writing every answer to a file, the best "
-    "of three runs each (`q2p bench exact`).",
-    "sample": "The sampler against one that draws and labels query by query with plain Python sets, both on all cores "
-    "(`q2p bench sample`).",
-    "import-large": "More synthetic triples than fit into the memory that is allowed, in steps on the disk "
-    "(`q2p bench import --large`).",
-    "softmax": "The same model against all entities and against some, whole and by rows, after as many seconds "
-    "(`q2p bench softmax`).",
-    "import": "Synthetic triples from a TSV file to a graph folder, in a process of its own, and opening the result "
-    "(`q2p bench import`).",
-    "train": "Updates of training, against the matrix products of their own scores (forward, and both backward) in the "
-    "same run (`q2p bench train`).",
-    "train-methods": "Updates of every method with its default preset, loss and training mix "
-    "(`q2p bench train --all-methods`).",
-    "evaluate": "A query set, against the same model one query at a time: by the package's own evaluator, and by one "
-    "that sorts all entities for each query (`q2p bench evaluate`).",
-    "answer": "From the ids of a query to its ten best answers, one query at a time and many together "
-    "(`q2p bench answer`).",
-    "answer-nell": "The same for NELL (`q2p bench answer --graph NELL`).",
-    "answer-run-nell": "The same for a trained run, by all of its parts (`q2p bench answer --run RUN`).",
-    "answer-run-fb15k-237": "The same for a trained run, by all of its parts (`q2p bench answer --run RUN`).",
-    "answer-methods": "From the ids of a query to its ten best answers, by method and shape; empty where a method "
-    "lacks an operator (`q2p bench answer --all-methods`).",
-    "search": "A joined run by all parts (`best`), by its vectors (`fast`), by full search (`tree`), and by search "
-    "that the vectors guide, by the number of proposals m: what it finds of validation queries, and how fast "
-    "(`q2p bench search --run RUN`).",
-    "index": "The ten best of a made-up table that lies on disk, in clusters, for two particles: by an index "
-    "with exact scores of what it finds, and by looking at all entities (`q2p bench index`).",
-    "growth": "Made-up graphs of more and more entities, with as many facts an entity as Freebase has: training, "
-    "sampling, memory, import and answers (`q2p bench growth`).",
-    "serve": "A server of a model of FB15k-237's size and 32 connections that ask in turn, on the same cores, with "
-    "micro-batching and without it in one run (`q2p bench serve`).",
-    "soak": "The same with good, bad and huge requests side by side: what is answered, what is lost, what memory does "
-    "(`q2p bench soak`).",
-}
+"""What a bench is called on the page, and what it does, by the beginning of its file's name."""
+_DEVICES = {"cuda": " on a GPU", "cpu": " on a CPU", "": ""}
+_FILE = re.compile(rf"bench-({'|'.join(sorted(_KINDS, key=len, reverse=True))})(?:-(.+?))??(?:-(cuda|cpu))?\.json")
 
 
 def speed_page(results: Path) -> str:
     """The page of the benches whose results are in the folder."""
-    benches = {name: path for name in _HEADINGS if (path := results / f"bench-{name}.json").is_file()}
+    benches = _benches(results)
     if not benches:
         raise UsageError(f"{results} has no results of `q2p bench`: no file bench-NAME.json")
     lines = [
@@ -91,18 +111,32 @@ def speed_page(results: Path) -> str:
         "Machines differ and are noisy, so what counts are ratios measured side by side in one run. This page is made",
         "by `q2p report` from `benchmarks/results/bench-*.json`; `make bench` measures again.",
     ]
-    for name, path in benches.items():
+    for path, kind, subject, device in benches:
         try:
             result = json.loads(path.read_text("utf-8"))
             figures = _bench_table(result)
-            measured = f"{result['about']}; {result['machine']}; version {result['version']}, seed {result['seed']}."
+            about = result["about"]
+            spelled = re.search(re.escape(subject), about, re.IGNORECASE)
+            measured = f"{about}; {result['machine']}; version {result['version']}, seed {result['seed']}."
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path} is no result of `q2p bench` ({error!r}); measure again") from error
-        words = _WORDS[name.removesuffix("-cpu").removesuffix("-cuda")]
-        lines += ["", f"## {_HEADINGS[name]}", "", words, "", measured, "", *figures]
+        heading, words = _KINDS[kind]
+        heading += _DEVICES[device] + (f": {spelled[0] if spelled else subject.replace('-', ' ')}" if subject else "")
+        lines += ["", f"## {heading}", "", words, "", measured, "", *figures]
         if path.with_suffix(".png").is_file():
-            lines += ["", f"![{_HEADINGS[name]}](../benchmarks/results/{path.stem}.png)"]
+            lines += ["", f"![{heading}](../benchmarks/results/{path.stem}.png)"]
     return "\n".join(lines) + "\n"
+
+
+def _benches(results: Path) -> list[tuple[Path, str, str, str]]:
+    """The files of results: by kind, by what else their names tell (a graph, a size), a GPU's before a CPU's."""
+    found = []
+    for path in results.glob("bench-*.json"):
+        if name := _FILE.fullmatch(path.name):
+            kind, subject, device = (part or "" for part in name.groups())
+            found.append((path, kind, subject, device))
+    kinds, devices = list(_KINDS), list(_DEVICES)
+    return sorted(found, key=lambda bench: (kinds.index(bench[1]), bench[2], devices.index(bench[3])))
 
 
 def method_times(figures: Mapping[str, float]) -> dict[int, dict[str, dict[str, float]]]:

@@ -11,13 +11,14 @@ from fastapi import FastAPI, Request, Response
 from starlette.types import ASGIApp
 
 from query2particles import __version__
+from query2particles.errors import ShardsLostError
 from query2particles.serve import schemas
 from query2particles.serve.guard import Guard
 from query2particles.serve.limits import Limits
 from query2particles.serve.lists import add_lists
 from query2particles.serve.metrics import METRICS_TYPE, Metrics
 from query2particles.serve.pages import Asset, docs_page, page_assets
-from query2particles.serve.problems import RequestError, encoded
+from query2particles.serve.problems import RequestError, encoded, problem_of
 from query2particles.serve.questions import add_questions
 from query2particles.serve.replies import add_error_replies, documented, json_reply
 from query2particles.serve.runs import Runs
@@ -103,6 +104,11 @@ def _add_watching(app: FastAPI, service: Service) -> None:
     async def readyz() -> Response:
         if not service.ready:
             raise RequestError(503, "not_ready", "the server is ending", headers={"Retry-After": "5"})
+        try:
+            for run in service.runs.served.values():
+                run.current.check()
+        except ShardsLostError as error:
+            raise problem_of(error) from None
         return json_reply(b'{"status":"ok"}')
 
     text: dict[int | str, dict[str, Any]] = {

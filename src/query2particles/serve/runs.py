@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from query2particles.answer import Question, Reasoner
+from query2particles.cluster import Cluster
 from query2particles.demo import QUESTIONS
 from query2particles.errors import Query2ParticlesError, QueryError, SamplingError, UsageError
 from query2particles.graph.folders import ATLAS
@@ -101,6 +102,12 @@ class Version:
     def _pass(self, question: Question) -> bytes:
         self.parse(question.text, question.syntax)  # which the reasoner remembers
         return b""
+
+    def check(self) -> None:
+        """Refuse to be asked where no question could be answered: processes that share a table may be lost."""
+        for reasoner in (self.reasoner, self.reasoner.fast):
+            if reasoner is not None and isinstance(reasoner.search, Cluster):
+                reasoner.search.check()
 
     @cached_property
     def facts_by_relation(self) -> list[int]:

@@ -44,7 +44,7 @@ _NOT_TO_SEARCH = {
     "updates": "each rung has its own; --set updates=… says how many the last one has",
     "seed": "the luckiest one is no setting; --seed names one for all trials",
     "mix": "its values have commas themselves; --set it",
-    **dict.fromkeys(("all_edges", "leaked", "leaked_share"), "nothing would be held out for validation"),
+    **dict.fromkeys(("valid_edges", "all_edges", "leaked", "leaked_share"), "nothing would be held out for validation"),
     **dict.fromkeys(("validation", "validation_queries"), "all trials answer the same queries; --set it"),
 }
 
@@ -155,9 +155,10 @@ def planned(
     """
     config = configured(start, None, settings).with_absolute_paths()
     training = config.training
-    if training.all_edges or training.leaked:
+    if training.leaked or not training.holds_out:
         raise UsageError(
-            "all_edges and leaked train on what would have to say which settings are better: leave them out"
+            "valid_edges, all_edges and leaked train on what would have to say which settings are better: leave them "
+            "out"
         )
     if not (training.validation or graph.facts()["valid"]):
         raise UsageError(f"{graph.name} has no validation facts, and nothing else says which settings are better")

@@ -16,6 +16,7 @@ from time import sleep
 
 import torch
 
+from query2particles.config import Training
 from query2particles.endings import Stopping, stop_signals
 from query2particles.errors import RunError, TrainingError, UsageError, WorkloadError
 from query2particles.files import new_file
@@ -102,7 +103,8 @@ def _begin(folder: Path, plan: Plan) -> None:
         partial.write_text(path.read_text("utf-8") if path.exists() else json.dumps(own, indent=1) + "\n", "utf-8")
     try:
         stored = json.loads(path.read_text("utf-8"))
-        one, other = ({**document, **document["settings"], "settings": None} for document in (own, stored))
+        defaults = asdict(Training())  # of settings that came after the plan
+        one, other = ({**defaults, **document, **document["settings"], "settings": None} for document in (own, stored))
         changed = [key for key in {**one, **other} if one.get(key) != other.get(key)]
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path} cannot be read; restore it, or search anew, into another folder (--out)") from error

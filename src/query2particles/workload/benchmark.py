@@ -85,7 +85,10 @@ def read_set(folder: Path, split: Split, shapes: Iterable[str] | None = None) ->
             for shape, ids in read_queries(path).items():
                 batch.setdefault(shape, []).append(ids)
     if not batch:
-        raise WorkloadError(f"{folder} has no {split} queries" + (f" of {', '.join(sorted(wanted))}" if wanted else ""))
+        which = f" of {', '.join(sorted(wanted))}" if wanted else ""
+        raise WorkloadError(
+            f"{folder} has no {split} queries{which}; q2p sample GRAPH --split {split} --out {folder} draws some"
+        )
     return {shape: np.concatenate(parts) for shape, parts in batch.items()}
 
 

@@ -113,10 +113,9 @@ def _projections(query: Query) -> int:
 
 def _holds(level: Sets, answers: Sets) -> npt.NDArray[np.bool_]:
     """Of all answers of all rows in turn, whether the row's set has it."""
-    rows = np.repeat(np.arange(len(answers)), answers.sizes)
     members = level.in_order()
-    listed = np.repeat(np.arange(len(members)), np.diff(members.offsets)) * members.entities + members.values
-    wanted = rows * members.entities + answers.values
+    listed = members.row_of_each() * members.entities + members.values
+    wanted = answers.row_of_each() * members.entities + answers.values
     there = np.searchsorted(listed, wanted)
     found = np.full(len(wanted), level.complemented)
     inside = there < len(listed)

@@ -31,13 +31,14 @@ import numpy as np
 from query2particles.engine.exact import fits
 from query2particles.engine.sets import Sets
 from query2particles.errors import QueryError, SourceError, UsageError, WorkloadError, clipped
+from query2particles.files import check_replaceable
 from query2particles.graph.edges import Ints
 from query2particles.graph.graph import SPLITS, Graph, Split
 from query2particles.graph.originals import original_names, read_members
 from query2particles.graph.pickles import safe_load
 from query2particles.query.algebra import SHAPES, Query, abstract, nickname, shape_named
 from query2particles.query.nested import NEGATE, UNITE, from_lists
-from query2particles.workload.benchmark import Check, write_set
+from query2particles.workload.benchmark import Check, is_set_file, write_set
 from query2particles.workload.labels import label
 
 __all__ = ["OriginalQueries", "check_original", "convert_original", "is_original_set", "read_original"]
@@ -102,6 +103,7 @@ def check_original(graph: Graph, folder: Path, *, progress: Callable[[int], obje
 def convert_original(graph: Graph, folder: Path, out: Path) -> None:
     """Write the queries as a set of the folder form. Its checksums are those of the stored hard answers."""
     splits = _splits(folder)
+    check_replaceable(out, is_set_file)
     if not splits:
         raise UsageError(f"{folder} holds no queries of an original BetaE or Query2Box folder (pickles)")
     for split in splits:

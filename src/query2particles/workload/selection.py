@@ -45,7 +45,9 @@ def stored_queries(
 ) -> tuple[Batch, dict[Query, Labels]]:
     """The queries of a folder: all shapes or those given, `most` of each; their answers follow from the graph."""
     if not folder.is_dir():
-        raise UsageError(f"there is no folder of queries {folder}; q2p sample draws one")
+        raise UsageError(
+            f"there is no folder of queries {folder}; q2p sample GRAPH --split {split} --out {folder} draws one"
+        )
     if is_original_set(folder):
         found = {shape: queries.ids for shape, queries in read_original(folder, split).items()}
     else:

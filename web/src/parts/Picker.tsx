@@ -25,11 +25,17 @@ function Picker<Item>({ heading, placeholder, run, load, keyOf, show, pick }: Pi
   const settled = useSettled(prefix, prefix ? 120 : 0);
   const loaded = useLoaded(`${run}\n${settled}`, (signal) => load(settled, run, signal));
   const [items, setItems] = useState<readonly Item[]>([]);
+  /** What Enter asked for before the list of this prefix was there: one of the list before by its key, or the first. */
+  const [awaited, setAwaited] = useState<{ readonly key: string | null } | null>(null);
   useEffect(() => input.current?.focus(), []);
   useEffect(() => {
     if (loaded.state !== "done") return;
     setItems(loaded.value); // what was found before stays in sight while the next is looked up
     setActive(0);
+    if (awaited === null || settled !== prefix) return;
+    const item = awaited.key === null ? loaded.value[0] : loaded.value.find((one) => keyOf(one) === awaited.key);
+    setAwaited(null);
+    if (item) pick(item);
     // oxlint-disable-next-line react-hooks/exhaustive-deps -- one result, one update
   }, [loaded.state === "done" && loaded.value]);
 
@@ -40,11 +46,14 @@ function Picker<Item>({ heading, placeholder, run, load, keyOf, show, pick }: Pi
       setActive(to % items.length);
       document.getElementById(`${id}-${to % items.length}`)?.scrollIntoView({ block: "nearest" });
     }
+    if (event.key !== "Enter") return;
+    event.preventDefault();
     const item = items[active];
-    // While the list belongs to an earlier prefix, Enter would choose something that was not asked for.
-    if (event.key === "Enter" && item && settled === prefix && loaded.state === "done") {
-      event.preventDefault();
-      pick(item);
+    if (settled === prefix && loaded.state === "done") {
+      if (item) pick(item);
+    } else if (prefix) {
+      // The list belongs to an earlier prefix, in which the first is not what is asked for.
+      setAwaited({ key: active > 0 && item ? keyOf(item) : null });
     }
   };
 
@@ -64,7 +73,10 @@ function Picker<Item>({ heading, placeholder, run, load, keyOf, show, pick }: Pi
         spellCheck={false}
         placeholder={placeholder}
         value={prefix}
-        onChange={(event) => setPrefix(event.target.value)}
+        onChange={(event) => {
+          setPrefix(event.target.value);
+          setAwaited(null);
+        }}
         onKeyDown={press}
       />
       <div id={`${id}-list`} role="listbox" aria-label={heading} className="options">
