@@ -299,6 +299,17 @@ def test_a_changed_checkout_is_called_dirty(tmp_path: Path, monkeypatch: pytest.
     assert provenance.commit() == f"{head}-dirty"
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system confines no process to some cores")
+def test_a_machine_has_the_cores_that_may_be_used() -> None:
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert ", 1 cores," in provenance.machine()
+    finally:
+        os.sched_setaffinity(0, before)
+    assert f", {len(before)} cores," in provenance.machine()
+
+
 def test_the_table_of_experiments() -> None:
     known = experiments()
     for graph in ("nell", "fb15k", "fb15k-237"):

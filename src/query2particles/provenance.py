@@ -27,16 +27,21 @@ def commit() -> str | None:
 
 
 def machine(device: str = "cpu") -> str:
-    """The GPU, where the work runs on one, the processor and the number of cores, in words."""
+    """The GPU, where the work runs on one, the processor and the number of cores that it may use, in words."""
     processor = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
         processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         pass
-    words = [processor, f"{os.cpu_count()} cores", f"Python {platform.python_version()}"]
+    words = [processor, f"{_cores()} cores", f"Python {platform.python_version()}"]
     if device != "cpu":
         import torch
 
         words = [torch.cuda.get_device_name(device), *words, f"torch {torch.__version__}"]
     return ", ".join(words)
+
+
+def _cores() -> int | None:
+    """Those that this process is confined to, as by `taskset`; where the system does not say, all of the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
