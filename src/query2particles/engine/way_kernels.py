@@ -17,6 +17,8 @@ _BLOCK = 1024
 _WARPS = 4
 _LEAST = tl.constexpr(-1e30)
 """Below all scores, and a number."""
+_TINY = tl.constexpr(2.0**-126)
+"""What logarithms are taken of at the least: the smallest normal float32, as Triton takes a smaller one for float64."""
 
 
 def log_totals(scores: Tensor) -> Tensor:
@@ -69,7 +71,7 @@ def _log_of_rest(x):  # type: ignore[no-untyped-def]
     """The logarithm of 1 − a, of x = log a. Of small a by its series: 1 − a would be 1."""
     a = tl.exp(x)
     series = -a * (1.0 + a * (0.5 + a * (1.0 / 3 + a * 0.25)))
-    return tl.where(a < 0.01, series, tl.log(tl.maximum(1.0 - a, 1e-38, tl.PropagateNan.ALL)))
+    return tl.where(a < 0.01, series, tl.log(tl.maximum(1.0 - a, _TINY, tl.PropagateNan.ALL)))
 
 
 @triton.jit
@@ -77,7 +79,7 @@ def _log_of_rest_of(x):  # type: ignore[no-untyped-def]
     """The logarithm of 1 − eˣ, for the sum of such; of small −x by the series of 1 − eˣ. No truth is −∞."""
     series = -x * (1.0 + x * (0.5 + x * (1.0 / 6 + x / 24)))
     rest = tl.where(x > -0.01, series, 1.0 - tl.exp(x))
-    return tl.log(tl.maximum(rest, 1e-38, tl.PropagateNan.ALL))
+    return tl.log(tl.maximum(rest, _TINY, tl.PropagateNan.ALL))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
