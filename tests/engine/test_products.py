@@ -38,7 +38,7 @@ def test_they_are_as_exact(
     found = float32_products(rows, table)
     assert found.dtype == torch.float32
     assert not torch.equal(found, rows @ table.T), "it was split"
-    assert off(found, rows, table) < 2.0**-21
+    assert off(found, rows, table) < (2.0**-20 if device == "cuda" else 2.0**-21)  # tensor cores cut off, not round
     if scales == (1.0, 1.0):
         assert off(float16_products(aligned(rows.half()), aligned(table.half())), rows, table) > 2.0**-17
 
