@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from query2particles.bench import growth
-from query2particles.bench.growth import bench_growth, growth_curves
+from query2particles.bench.growth import bench_growth
 from query2particles.bench.synthetic import FREEBASE, power_law_facts
 from query2particles.bench.training import Effort
 from query2particles.files import write_json
-from query2particles.plot import plot_growth
+from query2particles.plot import growth_curves, plot_growth
 from query2particles.report import speed_page
 
 MEASURED = {"making edges s", "facts, million", "edges GiB", "sampling queries/s", "training queries/s", "tables GiB"}
@@ -42,7 +42,7 @@ def test_every_size_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert curves[20_000]["tables GiB"] == pytest.approx(20_001 * (2 * 33 + 12) / 2**30, rel=1e-3)
     assert "20,000 entities" in said
     write_json(tmp_path / "bench-growth-cpu.json", found.as_json())
-    plot_growth(curves, tmp_path / "bench-growth-cpu.png", caption=found.about)
+    plot_growth({"": curves}, tmp_path / "bench-growth-cpu.png", caption=found.about)
     assert (tmp_path / "bench-growth-cpu.png").stat().st_size > 10_000
     page = speed_page(tmp_path)
     assert "## Growth on a CPU" in page

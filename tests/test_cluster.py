@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from processes import ENVIRONMENT, q2p
+from query2particles.cluster import _connect
 from query2particles.engine.table import Table
-from query2particles.errors import UsageError
+from query2particles.errors import RunError, UsageError
 from query2particles.run import Run
 from query2particles.searched import Searching, search_for
 from query2particles.train import train
@@ -167,6 +168,20 @@ def test_a_cluster_that_nobody_answers_for(run: Path, monkeypatch: pytest.Monkey
         said = q2p("answer", run, "e1.r0", "--cluster", "2", code=2).stderr
     assert "there is no Ray cluster at 127.0.0.1:" in said
     assert "ray start --head" in said
+
+
+def test_a_machine_that_ray_cannot_be_started_on() -> None:
+    class Failing:
+        @staticmethod
+        def is_initialized() -> bool:
+            return False
+
+        @staticmethod
+        def init(**_: object) -> None:
+            raise PermissionError(13, "Permission denied", "sessions")
+
+    with pytest.raises(RunError, match=r"Ray could not be started on this machine .*Permission denied"):
+        _connect(Failing, None)
 
 
 def test_calls_that_contradict_themselves_are_refused() -> None:

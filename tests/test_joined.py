@@ -355,6 +355,7 @@ def test_runs_that_cannot_be_joined(runs: dict[str, Run], tmp_path: Path) -> Non
     changes: dict[str, dict[str, Any]] = {
         "all facts": {"all_edges": True},
         "validation facts, too": {"valid_edges": True},
+        "validation queries with their answers": {"leaked": "somewhere"},
     }
     for facts, setting in changes.items():
         for method, run in runs.items():

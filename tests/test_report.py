@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from query2particles.errors import UsageError
 from query2particles.experiments.published import GROUPS, figures_of, published, study
 from query2particles.experiments.recipes import experiment
+from query2particles.plot import plot_growth
 from query2particles.query.algebra import EPFO, NEGATION, SHAPES
 from query2particles.report import method_times, results, results_page, speed_page, with_results, write_report
 from query2particles.report.documents import read_results
+from query2particles.report.growth import GROWTH_FIGURE, measured_growth
 from query2particles.report.studies import PARTICLES_FIGURE, particle_curves
 
 ROOT = Path(__file__).parent.parent
@@ -325,12 +328,41 @@ def test_the_spread_of_particles(tmp_path: Path) -> None:
 
 def test_the_figure_of_particles_is_current() -> None:
     """It describes itself by the numbers that it draws."""
-    from PIL import Image
-
     with Image.open(ROOT / "docs" / PARTICLES_FIGURE) as picture:
         drawn = json.loads(picture.info["Description"])
     curves = particle_curves(read_results(ROOT / "benchmarks" / "results"))
     assert drawn == json.loads(json.dumps(curves)), "run `make docs`"
+
+
+def test_growth_is_drawn_from_all_benches_that_measure_it(tmp_path: Path) -> None:
+    assert measured_growth(tmp_path) == {}
+    for device, speed in (("cuda", 700.0), ("cpu", 2.0)):
+        figures = {"10,000 entities, training queries/s": speed, "10,000 entities, tables GiB": 0.5, "other": 1.0}
+        result = {"about": f"{device}, made-up graphs", "figures": figures}
+        (tmp_path / f"bench-growth-{device}.json").write_text(json.dumps(result), "utf-8")
+    of_each = {"training queries/s": 700.0, "tables GiB": 0.5}
+    expected = {"GPU": {10_000: of_each}, "CPU": {10_000: {**of_each, "training queries/s": 2.0}}}
+    assert measured_growth(tmp_path) == expected
+    figures = {"import seconds": 60.0, "peak memory GiB": 3.5, "triples/s": 7.0}
+    imported = {"about": "9 synthetic triples of 25,000 entities, TSV to graph folder", "figures": figures}
+    (tmp_path / "bench-import-large-9-million.json").write_text(json.dumps(imported), "utf-8")
+    expected["CPU"][25_000] = {"import s": 60.0, "import, peak memory GiB": 3.5}
+    assert measured_growth(tmp_path) == expected
+    plot_growth(expected, tmp_path / "growth.png", caption="both")
+    with Image.open(tmp_path / "growth.png") as picture:
+        assert json.loads(picture.info["Description"]) == json.loads(json.dumps(expected))
+    (tmp_path / "bench-import-large-9-million.json").write_text(json.dumps({**imported, "figures": {}}), "utf-8")
+    with pytest.raises(UsageError, match="lacks import seconds, peak memory GiB; measure again"):
+        measured_growth(tmp_path)
+    (tmp_path / "bench-growth-cpu.json").write_text("[]", "utf-8")
+    with pytest.raises(UsageError, match="measure again"):
+        measured_growth(tmp_path)
+
+
+def test_the_figure_of_growth_is_current() -> None:
+    with Image.open(ROOT / "docs" / GROWTH_FIGURE) as picture:
+        drawn = json.loads(picture.info["Description"])
+    assert drawn == json.loads(json.dumps(measured_growth(ROOT / "benchmarks" / "results"))), "run `make docs`"
 
 
 def test_published_studies_have_the_means_of_their_rows() -> None:

@@ -354,6 +354,27 @@ def test_what_trains_on_test_queries_has_to_be_meant(world: Path, tmp_path: Path
     assert again == leaking
     with pytest.raises(UsageError, match="recipe of its own"):
         made(world, tmp_path, BOTH[1], settings=["leaked=q2b"])
+    for key in ("vectors.leaked", "links.leaked"):
+        with pytest.raises(UsageError, match=f"{key} cannot be set here: .*recipe of its own"):
+            made(world, tmp_path, "fb15k-237-q2b-best", settings=[f"{key}=q2b"])
+    joint = {**leaking, "config": {"vectors": {"training": {}}, "links": leaking["config"]}}
+    assert "trained on these very queries" in compared(joint).words.lower()
+
+
+def test_names_that_train_nothing_take_no_settings_of_training(world: Path, tmp_path: Path) -> None:
+    for name, setting in (
+        ("fb15k-237-betae-tree-known", "updates=10"),
+        ("fb15k-237-betae-best-known", "updates=10"),
+        ("fb15k-237-betae-best-known", "vectors.rate=0.1"),
+        ("fb15k-237-betae-q2p-dnf", "batch=16"),
+    ):
+        with pytest.raises(UsageError, match="that is how it was trained, which is over"):
+            made(world, tmp_path, name, settings=[setting])
+    with pytest.raises(
+        UsageError, match="only asks what is trained for fb15k-237-best: leave out settings of its links"
+    ):
+        made(world, tmp_path, "fb15k-237-betae-best-known", settings=["links.n3=1"])
+    assert not (tmp_path / "runs").exists()
 
 
 def test_variants_for_some_graphs_only() -> None:
@@ -473,6 +494,8 @@ def test_a_joint_reasoner_is_weighed_by_the_queries_of_its_set(
     asked: str, folder: str, name: str, world: Path, tmp_path: Path
 ) -> None:
     (document,) = made(world, tmp_path, f"fb15k-237-{asked}-best", seeds=(0,)).documents
+    joined = json.loads((tmp_path / "runs" / f"fb15k-237-{name}" / "seed-0" / "joined.json").read_text("utf-8"))
+    assert document["searches"] == [joined["search"]]
     assert document["config"]["weighed_by"] == folder
     weighed, *parts = (tmp_path / "runs" / f"fb15k-237-{part}" / "seed-0" for part in (name, "q2p", "links"))
     vectors, links = map(Run.open, parts)

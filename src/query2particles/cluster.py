@@ -180,7 +180,10 @@ def _connect(ray: Any, address: str | None) -> None:
             _check_reachable(address)
         ray.init(address=address, log_to_driver=False, configure_logging=False, **local)
     except OSError as error:  # which a ConnectionError is
-        raise UsageError(f"there is no Ray cluster at {address} ({_last_line(error)}): ray start --head") from error
+        reason = _last_line(error)
+        if not address:
+            raise RunError(f"Ray could not be started on this machine ({reason})") from error
+        raise UsageError(f"there is no Ray cluster at {address} ({reason}): ray start --head") from error
 
 
 def _check_reachable(address: str) -> None:

@@ -131,6 +131,11 @@ class Training:
         """Whether validation facts are not trained on, so that they can say what is better."""
         return self.split == "train"
 
+    @property
+    def can_be_judged(self) -> bool:
+        """Whether validation queries, too, are not trained on: else what they say is better is what knows them."""
+        return self.holds_out and not self.leaked
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config:

@@ -298,10 +298,12 @@ def settings_of(part: str, settings: Sequence[str]) -> list[str]:
 def _check_held_out(*parts: Run) -> None:
     """Refuse parts that were trained on what would weigh them."""
     for run in parts:
-        if not run.config.training.holds_out:
+        training = run.config.training
+        if not training.can_be_judged:
+            what = "validation queries with their answers" if training.holds_out else training.facts
             raise UsageError(
-                f"{run.folder} was trained on {run.config.training.facts}: nothing is left to weigh it by; take the "
-                "weights of a joined run (q2p join --as)"
+                f"{run.folder} was trained on {what}: nothing is left to weigh it by; take the weights of a joined run "
+                "(q2p join --as)"
             )
 
 

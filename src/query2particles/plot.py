@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import textwrap
 from collections.abc import Iterable, Mapping
 from itertools import cycle
@@ -17,7 +18,15 @@ from query2particles.query.algebra import GROUP_NAMES
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["plot_growth", "plot_particles", "plot_search", "plot_spread", "plot_times", "plot_training"]
+__all__ = [
+    "growth_curves",
+    "plot_growth",
+    "plot_particles",
+    "plot_search",
+    "plot_spread",
+    "plot_times",
+    "plot_training",
+]
 
 _GROUPS = {"epfo": ("EPFO", "tab:blue"), "negation": ("negation", "tab:orange")}
 """The averages that are drawn, what people call them, and their colours."""
@@ -130,25 +139,42 @@ _GROWTH = {
 """What is drawn together, by its unit."""
 
 
-def plot_growth(curves: Mapping[int, Mapping[str, float]], target: Path, *, caption: str) -> None:
-    """What was measured at each number of entities, both axes by powers of ten."""
+def growth_curves(figures: Mapping[str, float]) -> dict[int, dict[str, float]]:
+    """By the number of entities, what was measured there: from figures such as `10,000 entities, import s`."""
+    curves: dict[int, dict[str, float]] = {}
+    for name, value in figures.items():
+        if found := re.fullmatch(r"([\d,]+) entities, (.+)", name):
+            curves.setdefault(int(found[1].replace(",", "")), {})[found[2]] = value
+    return curves
+
+
+def plot_growth(curves: Mapping[str, Mapping[int, Mapping[str, float]]], target: Path, *, caption: str) -> None:
+    """What was measured at each number of entities, by where that was, both axes by powers of ten.
+
+    Like that of particles, a PNG describes itself by the numbers that are drawn.
+    """
     from matplotlib.figure import Figure
 
-    drawn = {
-        unit: [name for name in names if any(name in own for own in curves.values())] for unit, names in _GROWTH.items()
-    }
+    everything = {name for own in curves.values() for values in own.values() for name in values}
+    drawn = {unit: [name for name in names if name in everything] for unit, names in _GROWTH.items()}
     drawn = {unit: names for unit, names in drawn.items() if names}
-    figure = Figure(figsize=(4.6 * len(drawn), 4.4), layout="constrained")
+    figure = Figure(figsize=(4.6 * len(drawn), 4.8), layout="constrained")
     figure.supxlabel(textwrap.fill(caption, 60 * len(drawn)), fontsize="x-small")
-    for axes, (unit, names) in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn.items(), strict=True):
-        for name, marker in zip(names, _MARKERS, strict=False):
-            points = [(size, own[name]) for size, own in curves.items() if name in own]
-            axes.plot(*zip(*points, strict=True), marker=marker, label=_without_unit(name))
+    panels = figure.subplots(1, len(drawn), sharex=True, squeeze=False)[0]
+    for axes, (unit, names) in zip(panels, drawn.items(), strict=True):
+        for number, (name, marker) in enumerate(zip(names, _MARKERS, strict=False)):
+            for (where, own), dashes in zip(curves.items(), ("-", "--"), strict=False):
+                points = [(size, values[name]) for size, values in sorted(own.items()) if name in values]
+                if points:
+                    label = ", ".join([_without_unit(name), *([where] if len(curves) > 1 else [])])
+                    axes.plot(
+                        *zip(*points, strict=True), color=f"C{number}", linestyle=dashes, marker=marker, label=label
+                    )
         axes.set(xscale="log", yscale="log", xlabel="entities", ylabel=unit)
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(fontsize="small", frameon=False)
-    _save(figure, target)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize="small", frameon=False)
+    _save(figure, target, {"Description": json.dumps(curves), "Software": None})
 
 
 def _without_unit(name: str) -> str:

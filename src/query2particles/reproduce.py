@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from query2particles.calibration import weights_digest
-from query2particles.config import Config, configured
+from query2particles.config import Config, answered_by, configured
 from query2particles.errors import RunError, UsageError
 from query2particles.evaluate import Evaluation, evaluate, result
 from query2particles.experiments.published import (
@@ -136,6 +136,8 @@ def reproduce(
         kind = _RetrainedSeries if about.weights_of else _JoinedSeries if about.parts else _Series
         series = kind(about, data, runs, torch.device(device), own, watch or Watch(), here)
         for one in sharing:
+            if not trains:
+                _check_answering(one, settings)
             series.ask(one, settings)
             if lost := series.lost_seeds(one, out / f"{one.name}.json", seeds):
                 raise UsageError(
@@ -164,12 +166,21 @@ def reproduce(
 def _check_settings(settings: Sequence[str], out: Path) -> None:
     for setting in settings:
         key = setting.partition("=")[0].strip()
-        if key in _NOT_TO_SET:
-            raise UsageError(f"{key} cannot be set here: {_NOT_TO_SET[key]}")
+        name = key.rpartition(".")[2].replace("-", "_")
+        if name in _NOT_TO_SET:
+            raise UsageError(f"{key} cannot be set here: {_NOT_TO_SET[name]}")
     if settings and out.resolve().parts[-2:] == _OFFICIAL.parts:
         raise UsageError(
             f"{_OFFICIAL} is for the recipes as they are, and --set changes them; name another folder: --out DIR"
         )
+
+
+def _check_answering(one: Experiment, settings: Sequence[str]) -> None:
+    """Refuse what changes the training of a name that only asks what another name trains."""
+    own = settings_of("vectors", settings) if one.recipe.parts else settings
+    if len(own) < len(settings):
+        raise UsageError(f"{one.name} only asks what is trained for {one.recipe.name}: leave out settings of its links")
+    answered_by(one.config, one.config.method, own)
 
 
 def _check_folders(one: Experiment, data: Path) -> None:
@@ -385,6 +396,17 @@ class _JoinedSeries(_Series):
         had, has = ({**document, **_configs(document)} for document in (config, self._described(one)))
         return {"weighed_by": self._recipe.validation, **had} == has  # what weighed all, before results said so
 
+    def document(
+        self,
+        one: Experiment,
+        found: Sequence[Evaluation],
+        seeds: Sequence[int],
+        trained: Sequence[tuple[Run, _Training]],
+    ) -> dict[str, Any]:
+        """Also how the parts of each seed search, which joining has settled."""
+        searches = [self._joined(seed).search._asdict() for seed in seeds]
+        return {**super().document(one, found, seeds, trained), "searches": searches}
+
     def _described(self, one: Experiment) -> dict[str, Any]:
         links = self._links._written(self._links._config)
         parts = {"vectors": super()._described(one), "links": links}
@@ -475,7 +497,7 @@ def compared(document: Mapping[str, Any]) -> Comparison:
         if document["queries"] == f"{queries}/test" and method in (None, document["method"])
     ]
     if knows_validation(document):
-        words.append("Validation facts were stored when it was asked; published rows may not have them.")
+        words.append("Validation facts were known when it was asked; published rows may not have them.")
     if leaked_into(document):
         words.append("Trained on these very queries with their hard answers: this measures a leak, not a method.")
     seeds = ", ".join(map(str, document["seeds"]))

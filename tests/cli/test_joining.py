@@ -229,6 +229,7 @@ def test_parts_that_were_trained_again(tmp_path: Path, run: Path, graph: Path, c
         ("train GRAPH --method best --out NEW --all-edges", "needs facts to weigh its parts by.*: leave out"),
         ("train GRAPH --method best --out NEW --set valid_edges=true", "needs facts to weigh its parts by.*join --as"),
         ("train GRAPH --method best --out NEW --set links.all_edges=true", "needs facts to weigh its parts by"),
+        ("train GRAPH --method best --out NEW --set vectors.leaked=x", "needs facts to weigh its parts by"),
         ("train GRAPH --method best --out NEW --unions dnf", "best answers unions its own way.*: leave out"),
         ("train GRAPH --method best --out NEW --set strange.x=1", r"strange\.x names no part: .*vectors\. or links\."),
         ("train GRAPH --method best --out NEW --set links.updats=1", "did you mean updates"),

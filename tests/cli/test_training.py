@@ -407,6 +407,14 @@ def test_baselines_on_a_graph_and_on_the_graph_of_a_run(graph: Path, run: Path, 
     assert told["shapes"] == call.json("evaluate", run, *words)["shapes"]
 
 
+def test_a_graph_with_runs_inside_is_a_graph(tmp_path: Path, graph: Path, run: Path, call: Call) -> None:
+    folder = shutil.copytree(graph, tmp_path / "graph")
+    words = ("evaluate", folder, "--method", "relax-and-count", "--limit", "5", "--shapes", "1p")
+    before = call.json(*words)["shapes"]
+    shutil.copytree(run, folder / "links")
+    assert call.json(*words)["shapes"] == before
+
+
 def test_a_graph_that_has_moved_and_one_that_is_another(tmp_path: Path, graph: Path, run: Path, call: Call) -> None:
     moved = tmp_path / "moved"
     shutil.copytree(graph, moved)

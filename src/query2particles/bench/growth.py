@@ -8,8 +8,7 @@ measured on a CPU only: they need none but the disk.
 from __future__ import annotations
 
 import gc
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
@@ -28,6 +27,7 @@ from query2particles.engine.batches import Pool
 from query2particles.engine.captured import Captured
 from query2particles.engine.negatives import Proposal
 from query2particles.engine.update import POOLED
+from query2particles.plot import growth_curves
 from query2particles.presets import preset
 from query2particles.provenance import machine
 from query2particles.tables import settled, subject_by_rows
@@ -35,7 +35,7 @@ from query2particles.train import assembled
 from query2particles.workload.device_edges import DeviceEdges
 from query2particles.workload.stream import Stream
 
-__all__ = ["LARGEST", "bench_growth", "growth_curves"]
+__all__ = ["LARGEST", "bench_growth"]
 
 LARGEST = {"cpu": 1_000_000, "cuda": FREEBASE[0]}
 _SMALLEST = 10_000
@@ -90,15 +90,6 @@ def bench_growth(
             result.ratios = {f"{size:,} entities": significant(speed / reference) for size, speed in speeds.items()}
         keep(result)
     return result
-
-
-def growth_curves(figures: Mapping[str, float]) -> dict[int, dict[str, float]]:
-    """By the number of entities, what was measured there."""
-    curves: dict[int, dict[str, float]] = {}
-    for name, value in figures.items():
-        if found := re.fullmatch(r"([\d,]+) entities, (.+)", name):
-            curves.setdefault(int(found[1].replace(",", "")), {})[found[2]] = value
-    return curves
 
 
 def _sizes(largest: int) -> list[int]:

@@ -309,10 +309,9 @@ def _draw_times(result: Bench, target: Path) -> None:
 
 
 def _draw_growth(result: Bench, target: Path) -> None:
-    from query2particles.bench.growth import growth_curves
-    from query2particles.plot import plot_growth
+    from query2particles.plot import growth_curves, plot_growth
 
-    plot_growth(growth_curves(result.figures), target, caption=f"{result.about}; {result.machine}")
+    plot_growth({"": growth_curves(result.figures)}, target, caption=f"{result.about}; {result.machine}")
 
 
 def _draw_search(result: Bench, target: Path) -> None:

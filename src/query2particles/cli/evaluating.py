@@ -291,21 +291,22 @@ def _tested(
 
     `split` is what it will be asked for.
     """
-    from query2particles.graph.folders import open_graph
+    from query2particles.graph.folders import is_known_folder, open_graph
     from query2particles.joined import open_run
     from query2particles.methods import baselines
-    from query2particles.run import was_begun
+    from query2particles.run import is_run_folder, was_begun
     from query2particles.show import note
 
-    run = open_run(Path(source)) if was_begun(Path(source)) else None
+    folder = Path(source)  # a graph's may have runs inside, which do not make it one
+    run = open_run(folder) if is_run_folder(folder) or (was_begun(folder) and not is_known_folder(folder)) else None
     if method in _LEARN_NOTHING:
         if settings:
             raise UsageError(f"{method} learns nothing and has no settings: leave out --set")
         opened = run.graph(graph) if run is not None else open_graph(source)
-        folder = graph or (run.graph_folder if run is not None else source)
+        place = graph or (run.graph_folder if run is not None else source)
         kind = baselines.FrequentTails if method == "frequent-tails" else baselines.RelaxAndCount
         how: Unions = (unions or UnionsName.native).value
-        return _Tested(method, opened, folder, kind(opened.at("train")), how, {"unions": how})
+        return _Tested(method, opened, place, kind(opened.at("train")), how, {"unions": how})
     if run is None:
         others = " or ".join(f"--method {name}" for name in _LEARN_NOTHING)
         raise UsageError(
@@ -320,7 +321,7 @@ def _tested(
     run = run.answered_by(method or run.config.method, settings)
     training = run.config.training
     if training.known == "valid":
-        note("note: validation facts are stored; how hard an answer is still counts what training facts lack")
+        note("note: validation facts are known; how hard an answer is still counts what training facts lack")
     how = unions.value if unions is not None else training.unions
     if training.split in ("test", split.value):
         note(f"warning: {source} was trained on {training.facts}, those that these queries ask for among them")

@@ -98,10 +98,10 @@ def train_best(parts: Parts, device: str, json: bool) -> None:
         part: configured(preset(method, parts.preset), None, settings_of(part, parts.settings))
         for part, method in PARTS.items()
     }
-    if not all(config.training.holds_out for config in configs.values()):
+    if not all(config.training.can_be_judged for config in configs.values()):
         raise UsageError(
-            "best needs facts to weigh its parts by: leave out valid_edges and all_edges; of parts that are trained "
-            "again, with more facts, q2p join --as makes one"
+            "best needs facts to weigh its parts by: leave out valid_edges, all_edges and leaked; of parts that are "
+            "trained again, with more facts, q2p join --as makes one"
         )
     validation = weighing(validation_set(graph, configs["vectors"].training), graph)  # refused before all is trained
     check_place(parts.out, *(parts.out / part for part in PARTS))

@@ -9,7 +9,7 @@ smaller than what adding up in float32 rounds away:
 float16 ends at 65,504, and has fewer bits for what is small. So one side is multiplied by a power of two and the other
 divided by it, after which their greatest numbers are about as great.
 
-Tensor cores cut off what adding up leaves, where others round: on an H200 the products of vectors of 400 coordinates were
+Tensor cores cut off what adding up leaves, where others round: on an H200, products of vectors of 400 coordinates were
 seen to be off by 6 · 10⁻⁷ of the vectors' lengths.
 """
 

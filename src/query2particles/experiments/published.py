@@ -106,15 +106,20 @@ def set_of(result: Mapping[str, Any]) -> str:
 
 
 def knows_validation(result: Mapping[str, Any]) -> bool:
-    """Whether validation facts were stored when what was evaluated was asked."""
-    config = result["config"]
-    training = config.get("vectors", config).get("training", {})
-    return training.get("stored") == "valid" or bool(training.get("valid_edges"))
+    """Whether validation facts were stored when what was evaluated was asked, or trained on."""
+    return any(training.get("stored") == "valid" or training.get("valid_edges") for training in _trainings(result))
 
 
 def leaked_into(result: Mapping[str, Any]) -> bool:
     """Whether what was evaluated was trained on."""
-    return bool(result["config"].get("training", {}).get("leaked"))
+    return any(training.get("leaked") for training in _trainings(result))
+
+
+def _trainings(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The settings of training, of every part where several answer together."""
+    config = result["config"]
+    parts = [config[part] for part in ("vectors", "links") if part in config] or [config]
+    return [part.get("training", {}) for part in parts]
 
 
 def figure_printed(kind: str, method: str) -> str:

@@ -241,9 +241,8 @@ class Guided(nn.Module):
         placed = self._placing(u.shape[1], v)
         if settings.walks:
             walked = self.tree.walked(heads, r)
-            totals = totals - walked.rest
-            raised = walked.chances + totals[walked.pairs]
-            scores = torch.logaddexp(scores, placed(walked.pairs, walked.tails, raised, FALSE))
+            totals, by_walks = walked.beside(totals)
+            scores = torch.logaddexp(scores, placed(walked.pairs, walked.tails, by_walks, FALSE))
         p = scores + (expected - totals).view(*u.shape, 1)
         known = placed(stored.pairs, stored.tails, torch.ones_like(stored.tails, dtype=torch.bool), 0)
         return torch.where(known, 0.0, p.clamp(max=math.log(settings.certain)))

@@ -192,9 +192,9 @@ class Tree(TreeSearch):
         total = _log_totals(scores)
         if self.settings.walks:
             walked = self.walked(heads, relations)
-            total = total - walked.rest
+            total, by_walks = walked.beside(total)
             there = walked.pairs, walked.tails
-            scores[there] = torch.logaddexp(scores[there], walked.chances + total[walked.pairs])
+            scores[there] = torch.logaddexp(scores[there], by_walks)
         return _Scored(scores, c.log() - total, stored)
 
     def walked(self, heads: Tensor, relations: Tensor) -> Walked:

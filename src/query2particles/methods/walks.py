@@ -56,6 +56,13 @@ class Walked(NamedTuple):
     chances: Tensor  # (ends,) log ω w(t | h, r)
     rest: Tensor  # (n,) log (1 − ω Σ_t w(t | h, r)): what is left for others to say
 
+    def beside(self, log_totals: Tensor) -> tuple[Tensor, Tensor]:
+        """For scores φ whose softmax has the rest, of log Σ_t exp φ (n,): what takes its place, and the scores that the
+        ends (ends,) have by walks alone, to be added to their own: log (exp φ + exp of these).
+        """
+        totals = log_totals - self.rest
+        return totals, self.chances + totals[self.pairs]
+
 
 class Walks(nn.Module):
     """The paths of every relation."""

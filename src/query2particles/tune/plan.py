@@ -155,7 +155,7 @@ def planned(
     """
     config = configured(start, None, settings).with_absolute_paths()
     training = config.training
-    if training.leaked or not training.holds_out:
+    if not training.can_be_judged:
         raise UsageError(
             "valid_edges, all_edges and leaked train on what would have to say which settings are better: leave them "
             "out"
