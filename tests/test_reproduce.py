@@ -602,9 +602,9 @@ def test_parts_that_are_trained_again_take_the_weights_of_before(
     batch, labels = stored_queries(graph, world / "FB15k-237" / "betae-resampled", "test")
     found = evaluate(again.model(graph), batch, labels).average("all")["mrr"]
     assert document["averages"]["all"]["mrr"] == pytest.approx(100 * found, abs=0.01)
-    assert "Validation facts were stored" in compared(document).words
+    assert "Validation facts were known" in compared(document).words
     (default,) = made(world, tmp_path, "fb15k-237-betae-best", seeds=(0,)).documents
-    assert "Validation facts were stored" not in compared(default).words
+    assert "Validation facts were known" not in compared(default).words
 
 
 def test_what_is_trained_again_is_used_again(

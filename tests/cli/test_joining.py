@@ -443,7 +443,7 @@ def test_what_is_stored_when_parts_are_asked(run: Path, call: Call) -> None:
     for method in ("best", "tree", "guided"):
         found = call.json(*asked, "--method", method)
         assert found["config"]["training"]["stored"] == "valid"
-        assert "note: validation facts are stored" in call.stderr
+        assert "note: validation facts are known" in call.stderr
     with pytest.raises(UsageError, match="q2p looks up no stored facts when it answers: leave out stored"):
         call(*asked, "--method", "fast")
 

@@ -104,7 +104,7 @@ class Version:
         return b""
 
     def check(self) -> None:
-        """Refuse to be asked where no question could be answered: processes that share a table may be lost."""
+        """Refuse to be asked where processes that share a table are lost: some questions have no answer then."""
         for reasoner in (self.reasoner, self.reasoner.fast):
             if reasoner is not None and isinstance(reasoner.search, Cluster):
                 reasoner.search.check()
