@@ -317,7 +317,13 @@ class _Series:
             train_seconds=fmean(seconds for seconds, _ in costs),
             gpu_memory_gib=max(memory for _, memory in costs),
         )
+        document |= self._settled(seeds)
         return document if self._commit == commits else {**document, "evaluation_commit": self._commit}
+
+    def _settled(self, seeds: Sequence[int]) -> dict[str, Any]:
+        """What a result file also tells: what was settled after training, for each seed."""
+        del seeds
+        return {}
 
     def _cost(self, run: Run) -> tuple[float, float]:
         """Of all that was trained for it: seconds, and GiB on the GPU."""
@@ -396,16 +402,9 @@ class _JoinedSeries(_Series):
         had, has = ({**document, **_configs(document)} for document in (config, self._described(one)))
         return {"weighed_by": self._recipe.validation, **had} == has  # what weighed all, before results said so
 
-    def document(
-        self,
-        one: Experiment,
-        found: Sequence[Evaluation],
-        seeds: Sequence[int],
-        trained: Sequence[tuple[Run, _Training]],
-    ) -> dict[str, Any]:
-        """Also how the parts of each seed search, which joining has settled."""
-        searches = [self._joined(seed).search._asdict() for seed in seeds]
-        return {**super().document(one, found, seeds, trained), "searches": searches}
+    def _settled(self, seeds: Sequence[int]) -> dict[str, Any]:
+        """How the parts of each seed search."""
+        return {"searches": [self._joined(seed).search._asdict() for seed in seeds]}
 
     def _described(self, one: Experiment) -> dict[str, Any]:
         links = self._links._written(self._links._config)
