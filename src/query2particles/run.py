@@ -33,7 +33,7 @@ from query2particles.distributed import Group
 from query2particles.engine.looking import FixedRows, Looking
 from query2particles.errors import GraphError, RunError, UsageError
 from query2particles.files import check_replaceable, new_file, write_json
-from query2particles.graph.folders import ATLAS, open_graph
+from query2particles.graph.folders import ATLAS, is_known_folder, open_graph
 from query2particles.graph.graph import Graph
 from query2particles.methods.registry import METHODS, Model, trainee_of
 from query2particles.shared_checkpoint import SharedCheckpoint
@@ -63,8 +63,9 @@ def is_run_folder(path: Path) -> bool:
 
 
 def was_begun(path: Path) -> bool:
-    """Whether it is a run folder, or has parts that were to be joined."""
-    return is_run_folder(path) or any((path / part / _CONFIG).is_file() for part in ("vectors", "links"))
+    """Whether it is a run folder, or has parts that were to be joined. Runs inside a graph's folder make it none."""
+    has_parts = any((path / part / _CONFIG).is_file() for part in ("vectors", "links"))
+    return is_run_folder(path) or (has_parts and not is_known_folder(path))
 
 
 @dataclass(frozen=True)

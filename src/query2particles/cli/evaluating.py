@@ -291,22 +291,21 @@ def _tested(
 
     `split` is what it will be asked for.
     """
-    from query2particles.graph.folders import is_known_folder, open_graph
+    from query2particles.graph.folders import open_graph
     from query2particles.joined import open_run
     from query2particles.methods import baselines
-    from query2particles.run import is_run_folder, was_begun
+    from query2particles.run import was_begun
     from query2particles.show import note
 
-    folder = Path(source)  # a graph's may have runs inside, which do not make it one
-    run = open_run(folder) if is_run_folder(folder) or (was_begun(folder) and not is_known_folder(folder)) else None
+    run = open_run(Path(source)) if was_begun(Path(source)) else None
     if method in _LEARN_NOTHING:
         if settings:
             raise UsageError(f"{method} learns nothing and has no settings: leave out --set")
         opened = run.graph(graph) if run is not None else open_graph(source)
-        place = graph or (run.graph_folder if run is not None else source)
+        folder = graph or (run.graph_folder if run is not None else source)
         kind = baselines.FrequentTails if method == "frequent-tails" else baselines.RelaxAndCount
         how: Unions = (unions or UnionsName.native).value
-        return _Tested(method, opened, place, kind(opened.at("train")), how, {"unions": how})
+        return _Tested(method, opened, folder, kind(opened.at("train")), how, {"unions": how})
     if run is None:
         others = " or ".join(f"--method {name}" for name in _LEARN_NOTHING)
         raise UsageError(

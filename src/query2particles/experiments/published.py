@@ -27,6 +27,7 @@ __all__ = [
     "published",
     "set_of",
     "study",
+    "trainings_of",
 ]
 
 GROUPS: Mapping[str, Sequence[str]] = {"epfo": EPFO, "negation": NEGATION}
@@ -107,15 +108,15 @@ def set_of(result: Mapping[str, Any]) -> str:
 
 def knows_validation(result: Mapping[str, Any]) -> bool:
     """Whether validation facts were stored when what was evaluated was asked, or trained on."""
-    return any(training.get("stored") == "valid" or training.get("valid_edges") for training in _trainings(result))
+    return any(training.get("stored") == "valid" or training.get("valid_edges") for training in trainings_of(result))
 
 
 def leaked_into(result: Mapping[str, Any]) -> bool:
     """Whether what was evaluated was trained on."""
-    return any(training.get("leaked") for training in _trainings(result))
+    return any(training.get("leaked") for training in trainings_of(result))
 
 
-def _trainings(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def trainings_of(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The settings of training, of every part where several answer together."""
     config = result["config"]
     parts = [config[part] for part in ("vectors", "links") if part in config] or [config]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from query2particles.experiments.published import trainings_of
 from query2particles.experiments.recipes import experiment
 from query2particles.report.markdown import table
 
@@ -40,9 +41,7 @@ def trained(document: Mapping[str, Any]) -> Trained:
 
 def size_of(document: Mapping[str, Any]) -> str:
     """Updates × batch; of a joint reasoner, those of its parts, in each round where they are trained again."""
-    config = document["config"]
-    trainings = [config[part]["training"] for part in ("vectors", "links") if part in config] or [config["training"]]
-    size = " + ".join(f"{training['updates']:,} × {training['batch']:,}" for training in trainings)
+    size = " + ".join(f"{training['updates']:,} × {training['batch']:,}" for training in trainings_of(document))
     return f"2 × ({size})" if experiment(document["name"]).recipe.weights_of else size
 
 
