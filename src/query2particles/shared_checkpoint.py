@@ -90,8 +90,6 @@ class SharedCheckpoint:
         else:
             generator.manual_seed(generator.initial_seed() + state.update)
         torch.manual_seed(generator.initial_seed() + state.update + (0 if group is None else group.rank))
-        if saved.rows is not None:
-            saved.rows.updates.fill_(float(tensors["rows.updates"]))
         return state
 
     def device_and_state(self) -> tuple[str, State]:
@@ -151,8 +149,6 @@ def _named(saved: Saved, group: Group | None, moments: dict[str, list[str]]) -> 
             part, name, *_ = key.split(".")
             if tensor.dim() and (part == "rows" or name in tables):
                 found[key] = _sharded(tensor, saved.entities, group)
-    # Where there are none, rows have made no updates.
-    found["rows.updates"] = torch.zeros(()) if saved.rows is None else saved.rows.updates.cpu()
     found["random.stream"] = saved.generator.get_state()
     return found
 

@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from query2particles.engine import loss as loss_module
-from query2particles.engine.loss import LossTerms, Objective, max_softmax, negatives_loss, softmax_loss
+from query2particles.engine import fused_loss
+from query2particles.engine.fused_loss import max_sampled_softmax, max_softmax
+from query2particles.engine.loss import LossTerms, Objective, negatives_loss, softmax_loss
+from query2particles.engine.negatives import Negatives
 
 TERMS = [LossTerms(*values) for values in product((0.0, 0.3), (0.0, 1.5), (1.0, -1.0))]
 each_terms = pytest.mark.parametrize("terms", TERMS, ids=str)
@@ -137,15 +139,15 @@ def test_several_blocks_are_one(terms: LossTerms, queries_in_a_block: int, monke
     own, of = factors(7, 2, 70, 5, torch.float32), targets(7, 70, torch.float32)
     whole = with_gradients(max_softmax(*own, *of, terms), own)
     padded, bytes_of_a_score = 128, 4
-    monkeypatch.setattr(loss_module, "_BLOCK_BYTES", queries_in_a_block * 2 * padded * bytes_of_a_score)
+    monkeypatch.setattr(fused_loss, "_BLOCK_BYTES", queries_in_a_block * 2 * padded * bytes_of_a_score)
     seen = []
-    rows = loss_module._rows
+    rows = fused_loss._rows
 
-    def recorded(scores: Tensor, *others: object) -> tuple[Tensor, Tensor]:
+    def recorded(scores: Tensor, *others: object) -> Tensor:
         seen.append(len(scores))
         return rows(scores, *others)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loss_module, "_rows", recorded)
+    monkeypatch.setattr(fused_loss, "_rows", recorded)
     in_blocks = with_gradients(max_softmax(*own, *of, terms), own)
     assert sum(seen) == 7
     assert max(seen) <= queries_in_a_block
@@ -462,6 +464,115 @@ def test_a_margin_puts_answers_above_zero_and_others_below(sign: float) -> None:
         own = Sampled(*(one - slope for one, slope in zip(own, slopes, strict=True))).fresh()
     assert (sign * own.scores[:, 0] > 1).all()
     assert (sign * own.others < -1).all()
+
+
+# The fused form of a few entities in place of all.
+
+
+class Drawn(NamedTuple):
+    """A case: factors of all entities, of which some are drawn, with repeats."""
+
+    own: Factors
+    of: Targets
+    negatives: Negatives
+
+    def fused(self, terms: LossTerms, own: Factors | None = None) -> Tensor:
+        own = own or self.own
+        n, entities = len(own.particles), len(own.table)
+        pairs = torch.stack([self.of.positives, self.of.excluded], 1)
+        scores = own.scores()[torch.arange(n)[:, None], pairs]
+        some = own.particles, own.table[self.negatives.entities], own.bias[self.negatives.entities]
+        return max_sampled_softmax(*some, scores, *self.of, self.negatives, entities, terms)
+
+    def plain(self, terms: LossTerms, own: Factors | None = None) -> Tensor:
+        own, of, (drawn, stands_for) = own or self.own, self.of, self.negatives
+        scores = own.scores()
+        pairs = scores[torch.arange(len(scores))[:, None], torch.stack([of.positives, of.excluded], 1)]
+        known = of.positives != of.excluded, drawn == of.positives[:, None], of.weights
+        how = {"stands_for": stands_for, "entities": len(own.table), "terms": terms}
+        return negatives_loss("softmax", pairs, scores[:, drawn], *known, **how)  # type: ignore[arg-type]
+
+
+def drawn_case(
+    n: int, width: int, entities: int, m: int, dtype: torch.dtype, *, alike: bool = True, seed: int = 0
+) -> Drawn:
+    """`alike`: each negative stands for as many as any other."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(entities, (m,), generator=generator)
+    apart = 2 * entities / m * torch.rand(m, generator=generator, dtype=dtype) + 1e-3
+    stands_for = torch.tensor(entities / m, dtype=dtype) if alike else apart
+    own, of = factors(n, width, entities, 3, dtype, seed), targets(n, entities, dtype, seed)
+    return Drawn(own, of, Negatives(drawn, stands_for))
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.sampled_from(TERMS),
+    st.integers(1, 20),
+    st.integers(1, 4),
+    st.integers(1, 200),
+    st.integers(1, 140),
+    st.booleans(),
+    st.integers(0, 99),
+)
+def test_the_fused_form_of_some_entities_is_the_plain_one(
+    terms: LossTerms, n: int, width: int, entities: int, m: int, alike: bool, seed: int
+) -> None:
+    """Where few entities are drawn from, often all that are drawn are the positive."""
+    case = drawn_case(n, width, entities, m, torch.float64, alike=alike, seed=seed)
+    fused = with_gradients(case.fused(terms), case.own)
+    for found, wanted in zip(fused, with_gradients(case.plain(terms), case.own), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+@each_terms
+def test_gradients_of_the_fused_form_of_some_entities_against_finite_differences(terms: LossTerms) -> None:
+    case = drawn_case(4, 2, 9, 6, torch.float64, alike=False)
+
+    def loss(*own: Tensor) -> Tensor:
+        return case.fused(terms, Factors(*own))
+
+    assert torch.autograd.gradcheck(loss, tuple(case.own))
+
+
+@pytest.mark.parametrize("queries_in_a_block", [1, 3, 7])
+def test_several_blocks_of_the_fused_form_of_some_entities_are_one(
+    queries_in_a_block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, terms = drawn_case(7, 2, 30, 70, torch.float32), LossTerms(0.3, 1.5)
+    whole = with_gradients(case.fused(terms), case.own)
+    monkeypatch.setattr(fused_loss, "_BLOCK_BYTES", queries_in_a_block * 2 * 128 * 4)
+    for found, wanted in zip(with_gradients(case.fused(terms), case.own), whole, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@each_terms
+@pytest.mark.parametrize("shift", [-500.0, 0.0, 500.0])
+def test_large_scores_of_some_stay_numbers_in_the_fused_form(terms: LossTerms, shift: float) -> None:
+    """And what only fills up a tile has no part in it, however low all others are."""
+    case = drawn_case(5, 2, 40, 65, torch.float32)
+    large = Factors(case.own.particles * 100, case.own.table, case.own.bias + shift).fresh()
+    found, wanted = (with_gradients(form(terms, large), large) for form in (case.fused, case.plain))
+    assert all(one.isfinite().all() for one in found)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-2)
+
+
+def test_gradients_of_the_fused_form_of_some_entities_have_the_types_of_what_they_belong_to() -> None:
+    case = drawn_case(5, 2, 40, 30, torch.float32)
+    rounded = case.own.particles.detach().bfloat16()
+    own = Factors(rounded, case.own.table.detach(), case.own.bias.detach()).fresh()
+    reference = Factors(rounded.float(), *own[1:]).fresh()
+    scores = reference.scores().detach()[:, :2]
+    found, wanted = (
+        torch.autograd.grad(
+            max_sampled_softmax(one.particles, one.table[:30], one.bias[:30], scores, *case.of, case.negatives, 40), one
+        )
+        for one in (own, reference)
+    )
+    assert [one.dtype for one in found] == [torch.bfloat16, torch.float32, torch.float32]
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.float(), other, rtol=1e-2, atol=1e-3)
 
 
 def test_only_a_softmax_without_negatives_is_one_over_all_entities() -> None:

@@ -158,8 +158,7 @@ def test_only_the_rows_of_a_batch_move_each_against_its_gradient(name: str) -> N
             for entity in there:
                 g = gradient[entity].double()
                 squares[key][entity] += (float(g.square().mean()) - squares[key][entity]) / touched[entity]
-                often = max(touched[entity] / (seed + 1), 1 / 16)
-                expected[entity] -= (rate * g / ((squares[key][entity] * often) ** 0.5 + 1e-8)).float()
+                expected[entity] -= (rate * g / (squares[key][entity] ** 0.5 + 1e-8)).float()
             torch.testing.assert_close(table.tables[key][:ENTITIES], expected, rtol=1e-4, atol=1e-5)
             rest = sorted(set(range(ENTITIES)) - there)
             assert torch.equal(table.tables[key][rest], before[key][rest])

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.execute import execute
-from query2particles.engine.loss import max_softmax, softmax_loss
+from query2particles.engine.fused_loss import max_softmax
+from query2particles.engine.loss import softmax_loss
 from query2particles.engine.plan import compile_shapes
 from query2particles.errors import UsageError
 from query2particles.methods.betae import BetaE, Settings
@@ -221,13 +222,19 @@ betas = st.builds(Beta, parameters, parameters)
 def test_a_score_is_the_margin_less_an_integral(own: Beta, one: Beta) -> None:
     """The divergence of an entity from a query, by its definition: ∫ p ln(p / q)."""
     model = fresh_model(Settings(), dimension=1).double().eval()
-    p, q = stats.beta(*own), stats.beta(*one)
 
-    def weighed(x: float) -> float:
-        return float(p.pdf(x) * (p.logpdf(x) - q.logpdf(x)))
+    def from_zero_to_half(own: Beta, one: Beta) -> float:
+        """By x = t⁴, which takes away the pole that a density may have at zero."""
+        p, q = stats.beta(*own), stats.beta(*one)
 
-    # In two halves, as the density may have a pole at either end.
-    integral = integrate.quad(weighed, 0, 0.5, limit=200)[0] + integrate.quad(weighed, 0.5, 1, limit=200)[0]
+        def weighed(t: float) -> float:
+            x = t**4
+            return float(4 * t**3 * p.pdf(x) * (p.logpdf(x) - q.logpdf(x)))
+
+        return float(integrate.quad(weighed, 0, 0.5**0.25, limit=200)[0])
+
+    swapped = Beta(*reversed(own)), Beta(*reversed(one))  # x is now what 1 − x was
+    integral = from_zero_to_half(own, one) + from_zero_to_half(*swapped)
     bound = -math.log(model.settings.minimum)
     with torch.no_grad():
         model.entities[0] = bound * torch.atanh(torch.tensor(own, dtype=torch.float64).log() / bound)

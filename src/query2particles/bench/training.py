@@ -1,7 +1,7 @@
 """`q2p bench train`: updates of training, against the matrix products of their own scores.
 
 The products are those that the loss cannot do without: scores from particles and entities, and the derivatives by
-both. In the shapes that the loss gives them (engine/loss.py: the bias as one more coordinate, depth and
+both. In the shapes that the loss gives them (engine/fused_loss.py: the bias as one more coordinate, depth and
 entities in whole tiles; bfloat16 on CUDA) they are the least that an update takes.
 """
 
@@ -21,7 +21,7 @@ from query2particles.bench.data import bench_graph
 from query2particles.bench.models import finish, in_words, median_seconds, seconds_of
 from query2particles.bench.record import Bench, Say, significant
 from query2particles.config import Config, configured
-from query2particles.engine.loss import DEPTH_TILE, ENTITY_TILE, rounded_up
+from query2particles.engine.fused_loss import DEPTH_TILE, ENTITY_TILE, rounded_up
 from query2particles.engine.plan import compile_shapes
 from query2particles.engine.update import POOLED
 from query2particles.graph.graph import Graph

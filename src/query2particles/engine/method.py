@@ -6,7 +6,7 @@ states. The engine never looks inside a state; it only stacks and slices them by
 Beyond this protocol a method has those of `intersect(branches)`, `union(branches)` and `complement(state)` that its
 `operators` name, and may have, where the engine would otherwise do the usual thing:
 
-    factors(state)                  scores as best inner products (engine/ranks.Factored): fast ranks, fast softmax
+    factors(state, entities=None)   scores as best inner products (engine/ranks.Factored): fast ranks, fast softmax
     precise = True                  those products need float32 in training, too
     disjoin(scores)                 the score of a union lifted to the root, from those of its branches; else the best
     penalty(shape, ids, positives)  what training adds to the loss of some queries of one shape

@@ -106,8 +106,11 @@ class Ranks:
 class Factored(Protocol):
     """A method whose score is the best inner product of a few particles: s(v) = max_k ⟨p_k, e_v⟩ + b_v."""
 
-    def factors(self, state: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """The particles p (n, w, d), and of all entities the table e (N, d) and the bias b (N,)."""
+    def factors(self, state: Any, entities: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """The particles p (n, w, d), and of all entities the table e (N, d) and the bias b (N,).
+
+        Only of those given, (m,) or (n, m), they are (…, d) and (…).
+        """
         ...
 
 

@@ -7,12 +7,11 @@ may be as long as memory is, of half precision, or on a disk.
 
 A row has a learning rate of its own, by the mean square of its gradients so far (as row-wise AdaGrad and Adam have):
 
-    v ← v + (|g|²/d − v) / min(t, T)        e ← (1 − η λ) e − η g / (√(v p) + ε)        p = max(t / n, P)
+    v ← v + (|g|²/d − v) / min(t, T)        e ← (1 − η λ) e − η g / (√v + ε)
 
-where t of n updates touched the row, and T are remembered. Two numbers a row, where Adam keeps two for each of its
-coordinates. To Adam an update that does not touch a row is one with the gradient zero, so that rare rows take larger
-steps; p does the same, down to P. Rows decay (λ) when they are touched: one that comes once in ten thousand updates
-would otherwise be nothing by the time that it does.
+where t updates touched the row, and T are remembered. Two numbers a row, where Adam keeps two for each of its
+coordinates. Rows decay (λ) when they are touched: one that comes once in ten thousand updates would otherwise be
+nothing by the time that it does.
 """
 
 from __future__ import annotations
@@ -41,9 +40,6 @@ __all__ = [
 
 _REMEMBERED = 1000
 """T: as AdamW, which forgets a thousandth of a square at every update."""
-
-_RAREST = 1 / 16
-"""P: no step is more than four times that of a row which is touched by every update."""
 
 _SMALLEST = 1e-8
 """ε"""
@@ -85,7 +81,6 @@ class Table:
             torch.zeros((len(first), len(self.tables)), device=first.device),
             torch.zeros(len(first), device=first.device),
         )
-        self.updates = torch.zeros((), device=first.device)  # n
 
     @property
     def entities(self) -> int:
@@ -106,16 +101,14 @@ class Table:
     def write(self, ids: Tensor, gradients: Sequence[Tensor], rate: Tensor | float) -> None:
         """Let rows step against the gradients (m, …) of each table."""
         own = ids.to(self.device)
-        self.updates += 1
         times = self.touched.index_select(0, own) + 1
-        often = (times / self.updates).clamp(min=_RAREST)
         squares = self.squares.index_select(0, own)
         found = torch.stack([one.to(self.device).square().flatten(1).mean(1) for one in _as_rows(gradients)], 1)
         squares += (found - squares) / times.clamp(max=_REMEMBERED)[:, None]
         self.touched.index_copy_(0, own, times)
         self.squares.index_copy_(0, own, squares)
         for table, gradient, square in zip(self.tables.values(), gradients, squares.unbind(1), strict=True):
-            scale = rate / ((square * often).sqrt() + _SMALLEST)
+            scale = rate / (square.sqrt() + _SMALLEST)
             step = gradient.to(self.device) * scale.view(-1, *[1] * (gradient.dim() - 1))
             rows = table.index_select(0, own).float() * (1 - rate * self._decay) - step
             if table.dtype == torch.bfloat16:
@@ -141,7 +134,7 @@ class Table:
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint needs besides the tables."""
-        return {"updates": self.updates, "squares": self.squares, "touched": self.touched}
+        return {"squares": self.squares, "touched": self.touched}
 
 
 def _as_rows(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -165,11 +158,11 @@ class Distinct(NamedTuple):
 
 def distinct(entities: Tensor, nothing: int) -> Distinct:
     """In tensors as long as the list, whatever it holds, so that a CUDA graph can hold it."""
-    ascending, order = entities.sort()
+    ascending, order = entities.int().sort()  # on CUDA in half the time that longer ones take
     new = torch.ones_like(ascending, dtype=torch.bool)
     torch.ne(ascending[1:], ascending[:-1], out=new[1:])
     numbers = new.long().cumsum(0) - 1
-    ids = torch.full_like(entities, nothing).scatter_(0, numbers, ascending)
+    ids = torch.full_like(entities, nothing).scatter_(0, numbers, ascending.long())
     return Distinct(ids, torch.empty_like(numbers).scatter_(0, order, numbers))
 
 

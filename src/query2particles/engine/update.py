@@ -19,8 +19,9 @@ from query2particles.engine.batches import Drawn, Pool, Stream
 from query2particles.engine.captured import Captured
 from query2particles.engine.compiled import Compiled
 from query2particles.engine.execute import execute
+from query2particles.engine.fused_loss import max_sampled_softmax, max_softmax
 from query2particles.engine.half import HalfOperators
-from query2particles.engine.loss import LossTerms, Objective, max_softmax, negatives_loss, softmax_loss
+from query2particles.engine.loss import LossTerms, Objective, negatives_loss, softmax_loss
 from query2particles.engine.negatives import Negatives, Proposal
 from query2particles.engine.plan import compile_shapes
 from query2particles.engine.rows import Filling, Table, WorkingSet
@@ -172,21 +173,28 @@ class Update:
         negatives: Negatives | None,
     ) -> Tensor:
         method = self._method
+        precise = getattr(method, "precise", False)
+        fused = hasattr(method, "factors")
         if negatives is None:
-            if hasattr(method, "factors"):
+            if fused:
                 particles, table, bias = method.factors(state)
-                precise = getattr(method, "precise", False)
                 return max_softmax(particles, table, bias, positives, excluded, weights, terms, precise=precise)
             return softmax_loss(method.score(state), positives, excluded, weights, terms)
+        entities = self._proposal.entities
+        scores = method.score(state, torch.stack([positives, excluded], 1))
+        if fused and self._objective.kind == "softmax":
+            particles, table, bias = method.factors(state, negatives.entities)
+            known = scores, positives, excluded, weights
+            return max_sampled_softmax(particles, table, bias, *known, negatives, entities, terms, precise=precise)
         return negatives_loss(
             self._objective.kind,
-            method.score(state, torch.stack([positives, excluded], 1)),
+            scores,
             method.score(state, negatives.entities),
             positives != excluded,
             negatives.entities == positives[:, None],
             weights,
             stands_for=negatives.stands_for,
-            entities=self._proposal.entities,
+            entities=entities,
             terms=terms,
         )
 

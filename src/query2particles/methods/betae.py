@@ -100,15 +100,14 @@ class BetaE(nn.Module):
         return 1 / state
 
     def score(self, state: Tensor, entities: Tensor | None = None) -> Tensor:
-        if entities is None:
-            table, bias = self._statistics_of_all()
-        else:
-            table, bias = self._statistics(functional.embedding(entities, self.entities))
-        return (self._density(state) @ table.transpose(-1, -2))[:, 0] + bias
+        density, table, bias = self.factors(state, entities)
+        return (density @ table.transpose(-1, -2))[:, 0] + bias
 
-    def factors(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def factors(self, state: Tensor, entities: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """One particle (n, 1, 2d + 1), table (N, 2d + 1) and bias (N,) with score(v) = ⟨p, e_v⟩ + b_v."""
-        return self._density(state), *self._statistics_of_all()
+        if entities is None:
+            return self._density(state), *self._statistics_of_all()
+        return self._density(state), *self._statistics(functional.embedding(entities, self.entities))
 
     def train(self, mode: bool = True) -> Self:
         """What is remembered goes: fused optimisers and CUDA graphs move weights without a new version of them."""

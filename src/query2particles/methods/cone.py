@@ -37,7 +37,7 @@ from torch.nn import functional
 from query2particles.engine.method import width
 from query2particles.engine.pairs import pair_sums
 from query2particles.errors import UsageError
-from query2particles.methods.layers import Perceptron
+from query2particles.methods.layers import Perceptron, rows_of
 from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query
 
 __all__ = ["ConE", "Settings"]
@@ -112,7 +112,7 @@ class ConE(nn.Module):
         return torch.stack([_wrapped(axis + math.pi), 2 * math.pi - aperture], 1)
 
     def score(self, state: Tensor, entities: Tensor | None = None) -> Tensor:
-        raw = self.entities if entities is None else functional.embedding(entities, self.entities)
+        raw = rows_of(self.entities, entities)
         result: Tensor = self.nearness(state, _half_turns(raw))
         return result
 

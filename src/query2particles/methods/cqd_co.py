@@ -19,11 +19,11 @@ from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from query2particles.engine.execute import execute
 from query2particles.engine.plan import compile_shapes
 from query2particles.methods.cqd import CQDSettings
+from query2particles.methods.layers import rows_of
 from query2particles.methods.search import Assigned, Decomposition
 from query2particles.methods.truth import link_truths
 from query2particles.query.algebra import Anchor, Intersect, Project, Query, branches, numbered
@@ -86,7 +86,7 @@ class CQDCO(Decomposition):
 
     def score(self, state: Recorded, entities: Tensor | None = None) -> Tensor:
         table = self.links.entities
-        answers = table if entities is None else functional.embedding(entities, table)
+        answers = rows_of(table, entities)
         return self._truths(state.shape, state.ids, answers, self._optimised(state))
 
     def disjoin(self, scores: Sequence[Tensor]) -> Tensor:

@@ -33,6 +33,7 @@ from torch.nn import functional
 
 from query2particles.errors import UsageError
 from query2particles.graph.edges import Edges
+from query2particles.methods.layers import rows_of
 from query2particles.methods.sketch import CountMin
 from query2particles.methods.stored import Kept
 from query2particles.query.algebra import Anchor, Intersect, Project, Query, Union
@@ -132,14 +133,13 @@ class EmQL(nn.Module):
         return WeightedSets(torch.stack(centroids).mean(0), CountMin.union(sketches))
 
     def score(self, state: WeightedSets, entities: Tensor | None = None) -> Tensor:
-        if entities is None:
-            return state.centroid @ self.entities.T
-        e = functional.embedding(entities, self.entities)  # (m, d) or (n, m, d)
-        return (state.centroid[:, None] @ e.transpose(-1, -2))[:, 0]
+        centroids, e, _ = self.factors(state, entities)
+        return (centroids @ e.transpose(-1, -2))[:, 0]
 
-    def factors(self, state: WeightedSets) -> tuple[Tensor, Tensor, Tensor]:
+    def factors(self, state: WeightedSets, entities: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Centroids (n, 1, d), the entities (N, d) and no bias (N,): score(x) = ⟨a, e_x⟩."""
-        return state.centroid[:, None], self.entities, self.entities.new_zeros(len(self.entities))
+        e = rows_of(self.entities, entities)
+        return state.centroid[:, None], e, e.new_zeros(e.shape[:-1])
 
     def stack(self, states: Sequence[WeightedSets]) -> WeightedSets:
         return WeightedSets(*map(torch.cat, zip(*states, strict=True)))

@@ -28,7 +28,7 @@ from torch.nn import functional
 from query2particles.engine.method import width
 from query2particles.engine.pairs import l1_distances
 from query2particles.errors import UsageError
-from query2particles.methods.layers import Activation, FeedForward
+from query2particles.methods.layers import Activation, FeedForward, rows_of
 from query2particles.query.algebra import Anchor, Intersect, Project, Query
 
 __all__ = ["GQE", "Settings"]
@@ -69,7 +69,7 @@ class GQE(nn.Module):
 
     operators: ClassVar[frozenset[type[Query]]] = frozenset((Anchor, Project, Intersect))
     kind = staticmethod(width)
-    factors: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
+    factors: Callable[..., tuple[Tensor, Tensor, Tensor]]
     """Only of inner products, whose scores the engine then computes as matrix products."""
 
     def __init__(self, entities: int, relations: int, settings: Settings | None = None) -> None:
@@ -107,13 +107,11 @@ class GQE(nn.Module):
         return q.mean(1) + pooled if self.settings.residual else pooled
 
     def score(self, state: Tensor, entities: Tensor | None = None) -> Tensor:
-        table: Tensor = self.entities
-        bias = self._bias()
-        if entities is not None:
-            table, bias = functional.embedding(entities, table), functional.embedding(entities, bias[:, None])[..., 0]
         if self.settings.score == "distance":
-            return self.settings.margin - l1_distances(state, table) + bias
-        return (self._query(state) @ self._direction(table).transpose(-1, -2))[:, 0] + bias
+            distances = l1_distances(state, rows_of(self.entities, entities))
+            return self.settings.margin - distances + rows_of(self._bias(), entities)
+        particles, table, bias = self._factors(state, entities)
+        return (particles @ table.transpose(-1, -2))[:, 0] + bias
 
     def stack(self, states: Sequence[Tensor]) -> Tensor:
         return torch.cat(list(states))
@@ -121,9 +119,9 @@ class GQE(nn.Module):
     def split(self, state: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
         return torch.split(state, list(sizes))
 
-    def _factors(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _factors(self, state: Tensor, entities: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """One particle (n, 1, d), table (N, d) and bias (N,) with score(v) = ⟨p, e_v⟩ + b_v."""
-        return self._query(state), self._direction(self.entities), self._bias()
+        return self._query(state), self._direction(rows_of(self.entities, entities)), rows_of(self._bias(), entities)
 
     def _query(self, state: Tensor) -> Tensor:
         scale = self.settings.sharpness if self.settings.score == "cosine" else 1.0

@@ -22,6 +22,7 @@ __all__ = [
     "attend",
     "attend_to_few",
     "norm_of",
+    "rows_of",
 ]
 
 Activation = Literal["relu", "gelu"]
@@ -144,3 +145,11 @@ class Block(nn.Module):
         f: Tensor = self.feed_forward(a)
         result: Tensor = norms[1](a + f) if self.normalised else f
         return result
+
+
+def rows_of(table: Tensor, entities: Tensor | None) -> Tensor:
+    """What a table (N, d) or (N,) has of these entities, (…, d) or (…); None: of all."""
+    if entities is None:
+        return table
+    # On CUDA the way back of an `embedding` sorts the entities first.
+    return table.index_select(0, entities.flatten()).view(*entities.shape, *table.shape[1:])

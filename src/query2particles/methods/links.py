@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from query2particles.engine.pairs import l1_distances, pair_sums
+from query2particles.methods.layers import rows_of
 from query2particles.query.algebra import Anchor, Project, Query
 
 __all__ = ["Links", "Settings"]
@@ -61,7 +62,7 @@ class Links(nn.Module):
     """Vectors (n, d), or (n, 2d) of complex numbers, in the type of the tables."""
 
     operators: ClassVar[frozenset[type[Query]]] = frozenset((Anchor, Project))
-    factors: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
+    factors: Callable[..., tuple[Tensor, Tensor, Tensor]]
     """Only of inner products, whose scores the engine then computes as matrix products."""
 
     def __init__(self, entities: int, relations: int, settings: Settings | None = None) -> None:
@@ -98,7 +99,7 @@ class Links(nn.Module):
                 return _product(state, r)
 
     def score(self, state: Tensor, entities: Tensor | None = None) -> Tensor:
-        return self.compare(state, self.entities if entities is None else functional.embedding(entities, self.entities))
+        return self.compare(state, rows_of(self.entities, entities))
 
     def compare(self, state: Tensor, tails: Tensor) -> Tensor:
         """φ (n, m) of states and the vectors of tails, (m, ·) for all states or (n, m, ·) for each its own."""
@@ -150,9 +151,10 @@ class Links(nn.Module):
                 real, imaginary = h.chunk(2, -1)
                 return _product(torch.cat((real, -imaginary), -1), t) @ r.T  # Re Σ h r t̄ = Re Σ r conj(h̄ t)
 
-    def _factors(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _factors(self, state: Tensor, entities: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """One particle (n, 1, ·), the table (N, ·) and no bias (N,): score(v) = ⟨p, e_v⟩."""
-        return state[:, None], self.entities, self.entities.new_zeros(len(self.entities))
+        e = rows_of(self.entities, entities)
+        return state[:, None], e, e.new_zeros(e.shape[:-1])
 
     def _turned(self, relations: Tensor) -> Tensor:
         """Relations as vectors of the entities' space: of RotatE's angles, the complex numbers on the unit circle."""

@@ -26,6 +26,7 @@ from torch.nn import functional
 
 from query2particles.engine.method import width
 from query2particles.engine.pairs import pair_sums
+from query2particles.methods.layers import rows_of
 from query2particles.query.algebra import Anchor, Intersect, Project, Query
 
 __all__ = ["Q2B", "Settings"]
@@ -80,11 +81,11 @@ class Q2B(nn.Module):
 
     def score(self, state: Tensor, entities: Tensor | None = None) -> Tensor:
         c, o = state.unbind(1)
-        points = self.entities if entities is None else functional.embedding(entities, self.entities)
+        points = rows_of(self.entities, entities)
         scores = self.settings.margin - pair_sums(_distance(self.settings.inside), [c, o], [points])
         if self.bias is None:
             return scores
-        return scores + (self.bias if entities is None else functional.embedding(entities, self.bias[:, None])[..., 0])
+        return scores + rows_of(self.bias, entities)
 
     def stack(self, states: Sequence[Tensor]) -> Tensor:
         return torch.cat(list(states))

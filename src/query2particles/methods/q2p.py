@@ -37,6 +37,7 @@ from query2particles.methods.layers import (
     activation_of,
     attend,
     norm_of,
+    rows_of,
 )
 from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union
 
@@ -152,14 +153,12 @@ class Q2P(nn.Module):
         return result
 
     def score(self, state: Tensor, entities: Tensor | None = None) -> Tensor:
-        _, table, bias = self.factors(state)
-        if entities is not None:
-            table, bias = functional.embedding(entities, table), functional.embedding(entities, bias[:, None])[..., 0]
+        _, table, bias = self.factors(state, entities)
         return (state.to(table.dtype) @ table.transpose(-1, -2)).amax(1) + bias
 
-    def factors(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def factors(self, state: Tensor, entities: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Particles (n, w, d), table (N, d) and bias (N,) with score(v) = max_k ⟨p_k, e_v⟩ + b_v."""
-        return state, self.entities, self._bias()
+        return state, rows_of(self.entities, entities), rows_of(self._bias(), entities)
 
     def stack(self, states: Sequence[Tensor]) -> Tensor:
         return torch.cat(list(states))

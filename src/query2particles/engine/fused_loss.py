@@ -1,0 +1,283 @@
+"""The softmaxes of `engine/loss` for methods whose score is a maximum of inner products, s(v) = max_k ⟨p_k, e_v⟩ + b_v.
+
+The derivatives of a softmax are known as soon as its scores are, so the forward pass takes them at once, block of
+queries by block: nothing of size queries × particles × entities outlives a block, and nothing is computed twice. On
+CUDA the products run in bfloat16 over axes padded to whole tiles, and what lies between them is one kernel.
+
+`max_softmax` has all entities as columns, `max_sampled_softmax` a few that stand for all. There the positive is none of
+the columns: with R_i = Σ_{v ≠ v_i} exp s_i(v) / (m q(v)), what the other entities have of Z_i,
+
+    log Z_i − s_i(v_i) = log(1 + R_i / exp s_i(v_i))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from query2particles.engine.loss import NEVER, PLAIN, LossTerms
+from query2particles.engine.negatives import Negatives
+
+__all__ = ["DEPTH_TILE", "ENTITY_TILE", "max_sampled_softmax", "max_softmax", "rounded_up"]
+
+ENTITY_TILE = 64
+DEPTH_TILE = 8
+_BLOCK_BYTES = 1 << 30
+
+
+def max_softmax(
+    particles: Tensor,
+    table: Tensor,
+    bias: Tensor,
+    positives: Tensor,
+    excluded: Tensor,
+    weights: Tensor,
+    terms: LossTerms = PLAIN,
+    *,
+    precise: bool = False,
+) -> Tensor:
+    """The loss of particles (n, w, d) against a table (N, d) with bias (N,); equal to `softmax_loss` of the scores.
+
+    `precise`: the products are taken in float32 on CUDA, too.
+    """
+    dtype = _type_of_products(particles, table, precise)
+    result: Tensor = _MaxSoftmax.apply(particles, table, bias, positives, excluded, weights, terms, dtype)  # type: ignore[no-untyped-call]
+    return result
+
+
+def max_sampled_softmax(
+    particles: Tensor,
+    table: Tensor,
+    bias: Tensor,
+    scores: Tensor,
+    positives: Tensor,
+    excluded: Tensor,
+    weights: Tensor,
+    negatives: Negatives,
+    entities: int,
+    terms: LossTerms = PLAIN,
+    *,
+    precise: bool = False,
+) -> Tensor:
+    """The loss of particles (n, w, d) against the negatives' table (m, d) and bias (m,), which stand for all entities;
+    equal to `negatives_loss` of their scores. `scores` (n, 2) are those of positives and excluded entities.
+    """
+    dtype = _type_of_products(particles, table, precise)
+    found, barred = (terms.sign * scores.to(torch.promote_types(scores.dtype, torch.float32))).unbind(1)
+    stand_for = negatives.stands_for.expand(len(table))
+    others: Tensor = _Others.apply(  # type: ignore[no-untyped-call]
+        particles, table, bias, found, positives, weights, negatives.entities, stand_for, entities, terms, dtype
+    )
+    kept_apart = terms.exclusion * (excluded != positives) * functional.softplus(barred - found)
+    return others + (weights * (terms.smoothing * found + kept_apart)).sum()
+
+
+def rounded_up(size: int, tile: int) -> int:
+    return -(-size // tile) * tile
+
+
+def _type_of_products(particles: Tensor, table: Tensor, precise: bool) -> torch.dtype:
+    return torch.bfloat16 if particles.is_cuda and not precise else table.dtype
+
+
+class _MaxSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        particles: Tensor,
+        table: Tensor,
+        bias: Tensor,
+        positives: Tensor,
+        excluded: Tensor,
+        weights: Tensor,
+        terms: LossTerms,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        rows = _rows_on_cuda if particles.is_cuda else _rows
+        losses = []
+
+        def derive(here: slice, scores: Tensor) -> None:
+            losses.append(rows(scores, positives[here], excluded[here], weights[here], len(table), terms).sum())
+
+        slopes = _slopes(particles, table, bias, dtype, terms.sign, derive)
+        ctx.save_for_backward(*slopes)
+        ctx.dtypes = particles.dtype, table.dtype, bias.dtype
+        return torch.stack(losses).sum()
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        return *_scaled(ctx, slope), None, None, None, None, None
+
+
+class _Others(torch.autograd.Function):
+    """Σ_i w_i [ log(1 + R_i / exp s_i(v_i)) − ε/N Σ_v s_i(v) / (m q(v)) ], of the positives' scores s_i(v_i), too."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        particles: Tensor,
+        table: Tensor,
+        bias: Tensor,
+        found: Tensor,
+        positives: Tensor,
+        weights: Tensor,
+        others: Tensor,
+        stand_for: Tensor,
+        entities: int,
+        terms: LossTerms,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        rows = _other_rows_on_cuda if particles.is_cuda else _other_rows
+        columns = rounded_up(len(table), ENTITY_TILE)
+        ids = others.new_full((columns,), -1)
+        ids[: len(table)] = others
+        shares = stand_for.new_zeros(columns)
+        shares[: len(table)] = stand_for
+        losses, by_found = [], torch.empty_like(found)
+
+        def derive(here: slice, scores: Tensor) -> None:
+            loss, by_found[here] = rows(
+                scores, found[here], positives[here], weights[here], ids, shares, entities, terms.smoothing, terms.sign
+            )
+            losses.append(loss.sum())
+
+        slopes = _slopes(particles, table, bias, dtype, terms.sign, derive)
+        ctx.save_for_backward(*slopes, by_found)
+        ctx.dtypes = particles.dtype, table.dtype, bias.dtype, found.dtype
+        return torch.stack(losses).sum()
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        return *_scaled(ctx, slope), None, None, None, None, None, None, None
+
+
+def _slopes(
+    particles: Tensor,
+    table: Tensor,
+    bias: Tensor,
+    dtype: torch.dtype,
+    sign: float,
+    derive: Callable[[slice, Tensor], None],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The derivatives by particles, table and bias, where `derive` turns the scores (block, w, N') of some queries, in
+    place, into the derivatives by each of them. Columns beyond the table have the worst score.
+    """
+    n, w, d = particles.shape
+    entities = len(table)
+    depth = rounded_up(d + 1, DEPTH_TILE)
+    # The bias rides along as one more coordinate: ⟨[p, 1], [e, b]⟩ = ⟨p, e⟩ + b.
+    p = particles.new_zeros((n, w, depth), dtype=dtype)
+    p[..., :d] = particles
+    p[..., d] = 1
+    e = table.new_zeros((rounded_up(entities, ENTITY_TILE), depth), dtype=dtype)
+    e[:entities, :d] = table
+    e[:entities, d] = bias
+    e[entities:, d] = NEVER * sign
+    d_p, d_e = torch.empty_like(p), None
+    block = max(1, _BLOCK_BYTES // (w * len(e) * e.element_size()))
+    block = -(-n // -(-n // block))  # blocks of equal size
+    for start in range(0, n, block):
+        here = slice(start, start + block)
+        flat = p[here].flatten(0, 1)
+        scores = flat @ e.T  # (block · w, N')
+        derive(here, scores.view(-1, w, len(e)))
+        torch.mm(scores, e, out=d_p[here].flatten(0, 1))
+        more = scores.T @ flat
+        d_e = more if d_e is None else d_e.to(torch.promote_types(dtype, torch.float32)) + more
+    assert d_e is not None
+    return d_p[..., :d], d_e[:entities, :d], d_e[:entities, d]
+
+
+def _scaled(ctx: Any, slope: Tensor) -> list[Tensor]:
+    """What the forward pass has saved, times the slope, in the types of what it belongs to."""
+    # A factor with a dimension decides on the type of the product: one pass, not two, where that is a wider one.
+    return [
+        (one * (slope if one.dtype == dtype else slope.to(dtype).view(1))).to(dtype)
+        for one, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+    ]
+
+
+def _rows(
+    scores: Tensor, positives: Tensor, excluded: Tensor, weights: Tensor, entities: int, terms: LossTerms
+) -> Tensor:
+    """The losses of a block of queries (n,), from scores (n, w, N'), which become the derivatives by each of them."""
+    epsilon, kappa, sign = terms
+    s = _best(scores).mul_(sign)  # (n, N')
+    rows, w = torch.arange(len(s), device=s.device), weights[:, None]
+    found, gap = s[rows, positives], s[rows, excluded] - s[rows, positives]
+    target = (1 - epsilon) * found + epsilon * s[:, :entities].mean(1)
+    kept_apart = kappa * weights * (excluded != positives)
+    highest = s.amax(1, keepdim=True)
+    slope = s.sub_(highest).exp_()
+    z = slope.sum(1, keepdim=True)
+    log_z = highest + z.log()
+    losses = weights * (log_z[:, 0] - target) + kept_apart * functional.softplus(gap)
+    slope *= sign * w / z
+    slope[:, :entities] -= sign * epsilon / entities * w
+    push = sign * kept_apart * gap.sigmoid()
+    slope[rows, positives] -= sign * (1 - epsilon) * weights + push
+    slope[rows, excluded] += push
+    _to_the_best(scores, slope)
+    return losses
+
+
+def _other_rows(
+    scores: Tensor,
+    found: Tensor,
+    positives: Tensor,
+    weights: Tensor,
+    others: Tensor,
+    shares: Tensor,
+    entities: int,
+    smoothing: float,
+    sign: float,
+) -> tuple[Tensor, Tensor]:
+    """The same of some entities (N',), of which each stands for so many: losses, and their derivatives by `found`."""
+    shares = shares.to(scores.dtype)
+    s = _best(scores).mul_(sign)  # (n, N')
+    smooth = s @ shares * (smoothing / entities)
+    counted = s.masked_fill_(others == positives[:, None], NEVER)
+    highest = counted.amax(1, keepdim=True)
+    slope = counted.sub_(highest).exp_().mul_(shares)
+    rest = highest + slope.sum(1, keepdim=True).log()  # log R
+    gap = rest - found[:, None]
+    losses = weights * (functional.softplus(gap)[:, 0] - smooth)
+    chosen = weights[:, None] * gap.sigmoid()  # w R / Z
+    slope *= sign * chosen * (highest - rest).exp()
+    slope -= sign * smoothing / entities * weights[:, None] * shares
+    _to_the_best(scores, slope)
+    return losses, -chosen[:, 0]
+
+
+def _best(scores: Tensor) -> Tensor:
+    """The scores (n, N') of the best particles; of all but the last one they become 1 where it has that, or else 0."""
+    best = scores.amax(1)
+    for one in scores.unbind(1)[:-1]:
+        torch.eq(one, best, out=one)
+    return best
+
+
+def _to_the_best(scores: Tensor, slope: Tensor) -> None:
+    """After `_best`: each slope (n, N') goes to the particle that won, the first one where several did; 0 to others."""
+    *others, last = scores.unbind(1)
+    for one in others:
+        slope -= one.mul_(slope)
+    last.copy_(slope)
+
+
+def _rows_on_cuda(
+    scores: Tensor, positives: Tensor, excluded: Tensor, weights: Tensor, entities: int, terms: LossTerms
+) -> Tensor:
+    from query2particles.engine.kernels import rows_in_place
+
+    return rows_in_place(scores, positives, excluded, weights, entities, **terms._asdict())
+
+
+def _other_rows_on_cuda(scores: Tensor, *known: Any) -> tuple[Tensor, Tensor]:
+    from query2particles.engine.kernels import other_rows_in_place
+
+    return other_rows_in_place(scores, *known)
