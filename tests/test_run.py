@@ -8,6 +8,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -220,11 +221,16 @@ def test_the_facts_of_the_graph_are_written_down(run: Run, graph: Graph) -> None
     run.check(more)
 
 
-def test_a_run_is_removed_as_a_whole_or_not_at_all(saved: Run) -> None:
+def test_a_run_is_removed_as_a_whole_or_not_at_all(saved: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     (saved.folder / "mine.txt").write_text("mine")
     with pytest.raises(UsageError, match=r"mine\.txt"):
         saved.remove()
     assert (saved.folder / "last.safetensors").exists()
+
+    def refuse(**_: object) -> None:
+        raise PermissionError("nothing can be made beside it, nor has to be")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
     saved.remove(also=("mine.txt",))
     assert list(saved.folder.iterdir()) == []
 
@@ -479,6 +485,7 @@ def test_a_full_disk_cuts_a_line_of_the_trace(run: Run) -> None:
 
 HOLD = """
 import sys
+import tempfile
 from pathlib import Path
 from query2particles.run import Run
 with Run.open(Path(sys.argv[1])).held():

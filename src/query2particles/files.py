@@ -21,7 +21,15 @@ from pathlib import Path
 
 from query2particles.errors import UsageError
 
-__all__ = ["check_replaceable", "check_writable", "new_file", "new_folder", "remove_leftovers", "write_json"]
+__all__ = [
+    "check_nothing_else",
+    "check_replaceable",
+    "check_writable",
+    "new_file",
+    "new_folder",
+    "remove_leftovers",
+    "write_json",
+]
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -86,12 +94,17 @@ def check_writable(target: Path) -> None:
 def check_replaceable(target: Path, replaces: Callable[[str], bool]) -> None:
     """Refuse to replace a file, or a folder that holds something of another kind; or where none could be made."""
     if target.is_dir():
-        foreign = sorted(path.name for path in target.iterdir() if path.is_dir() or not replaces(path.name))
-        if foreign:
-            raise UsageError(f"{target} holds {foreign[0]!r}, which would be lost; name a new or an empty folder")
+        check_nothing_else(target, replaces)
     elif target.exists():
         raise UsageError(f"{target} is a file; name a folder")
     _check_place(target.resolve())
+
+
+def check_nothing_else(folder: Path, replaces: Callable[[str], bool]) -> None:
+    """Refuse to lose what a folder holds of another kind."""
+    foreign = sorted(path.name for path in folder.iterdir() if path.is_dir() or not replaces(path.name))
+    if foreign:
+        raise UsageError(f"{folder} holds {foreign[0]!r}, which would be lost; name a new or an empty folder")
 
 
 def _check_place(target: Path) -> None:

@@ -32,7 +32,7 @@ from query2particles.config import Config, TableName, answered_by, build
 from query2particles.distributed import Group
 from query2particles.engine.looking import FixedRows, Looking
 from query2particles.errors import GraphError, RunError, UsageError
-from query2particles.files import check_replaceable, new_file, write_json
+from query2particles.files import check_nothing_else, new_file, write_json
 from query2particles.graph.folders import ATLAS, is_known_folder, open_graph
 from query2particles.graph.graph import Graph
 from query2particles.methods.registry import METHODS, Model, trainee_of
@@ -265,7 +265,7 @@ class Run:
         """Remove all files of the run, and others of these names; where anything else would be lost, nothing."""
         if self._shared.path.exists():
             raise UsageError(f"{self.folder} was trained by several processes: remove it by hand, or name another")
-        check_replaceable(self.folder, lambda name: _is_own(name) or name in also or ".partial-" in name)
+        check_nothing_else(self.folder, lambda name: _is_own(name) or name in also or ".partial-" in name)
         with self.held():
             # What says that this is a run goes last: half a removal can be taken up again.
             for path in sorted(self.folder.iterdir(), key=lambda path: path.name == _CONFIG):

@@ -392,7 +392,7 @@ def test_a_signal_in_the_second_part(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("moment", ["fit_weights", "calibrate"])
-def test_a_signal_while_the_parts_are_weighed(
+def test_a_signal_while_the_parts_are_weighed_and_calibrated(
     moment: str,
     number: signal.Signals,
     tmp_path: Path,
@@ -414,13 +414,19 @@ def test_a_signal_while_the_parts_are_weighed(
             call(*best(graph, folder))
     assert ended.value.code == 128 + number
     told = capsys.readouterr().err
-    assert f"Stopped by {number.name} while the parts were weighed. The parts are saved; the same command" in told
+    words = {
+        "fit_weights": "the parts were weighed. The parts are saved; the same command",
+        "calibrate": f"answers were given probabilities. The run is saved. To go on:  q2p calibrate {folder}",
+    }
+    assert f"Stopped by {number.name} while {words[moment]}" in told
     assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
     if moment == "fit_weights":
-        for words in (("answer", folder, "e1.r0"), ("evaluate", folder), ("train", "--resume", folder)):
+        for command in (("answer", folder, "e1.r0"), ("evaluate", folder), ("train", "--resume", folder)):
             with pytest.raises(UsageError, match="parts that are not joined yet: give the command that began it again"):
-                call(*words)
-    call(*best(graph, folder))
+                call(*command)
+        call(*best(graph, folder))
+    else:
+        call("calibrate", folder)
     assert (folder / "calibration.json").is_file()
 
 

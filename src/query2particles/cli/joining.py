@@ -69,8 +69,8 @@ def join(
     if queries is not None:
         training = replace(training, validation=str(queries))
     validation = validation_set(opened, training)
-    with _stoppable("The same command begins anew."):
-        _join(out, first, second, opened, validation, device_named(device), json)
+    again = "The same command begins anew."
+    _join(out, first, second, opened, validation, device_named(device), again, json)
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,8 @@ def train_best(parts: Parts, device: str, json: bool) -> None:
             )
             raise Stopped(trained.signal)
         calibrate_where_possible(run, graph, device)
-    with _stoppable("The parts are saved; the same command goes on."):
-        _join(parts.out, runs["vectors"], runs["links"], graph, validation, device, json)
+    again = "The parts are saved; the same command goes on."
+    _join(parts.out, runs["vectors"], runs["links"], graph, validation, device, again, json)
 
 
 def _run_of(folder: Path, config: Any, graph: Graph, graph_folder: str) -> Run:
@@ -141,13 +141,13 @@ def _run_of(folder: Path, config: Any, graph: Graph, graph_folder: str) -> Run:
 
 
 @contextmanager
-def _stoppable(advice: str) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the weighing, and say how to go on."""
+def _stoppable(doing: str, advice: str) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end what is done inside, and say how to go on."""
     from query2particles.endings import hearing_signals
     from query2particles.show import note
 
     def stop(number: int) -> None:
-        note(f"Stopped by {signal.Signals(number).name} while the parts were weighed. {advice}")
+        note(f"Stopped by {signal.Signals(number).name} while {doing}. {advice}")
         raise Stopped(number)
 
     with hearing_signals(stop):
@@ -155,16 +155,18 @@ def _stoppable(advice: str) -> Iterator[None]:
 
 
 def _join(
-    out: Path, vectors: Run, links: Run, graph: Graph, validation: Labelled | None, device: str, json: bool
+    out: Path, vectors: Run, links: Run, graph: Graph, validation: Labelled | None, device: str, again: str, json: bool
 ) -> None:
+    """`again` says how to go on from where the weighing is stopped."""
     from query2particles.joined import join as join_runs
     from query2particles.joining import queries_asked
     from query2particles.show import note, print_json, progress_bar
 
     count = 0 if validation is None else queries_asked(validation[0])
-    with progress_bar("weighing the parts", count) as progress:
+    with _stoppable("the parts were weighed", again), progress_bar("weighing the parts", count) as progress:
         joined, fits = join_runs(out, vectors, links, graph, validation, device=device, progress=progress)
-    calibrate_where_possible(joined, graph, device)
+    with _stoppable("answers were given probabilities", f"The run is saved. To go on:  q2p calibrate {out}"):
+        calibrate_where_possible(joined, graph, device)
     if json:
         print_json({"run": str(out), "search": joined.search._asdict(), "families": _families(joined, fits)})
         return
