@@ -485,7 +485,6 @@ def test_a_full_disk_cuts_a_line_of_the_trace(run: Run) -> None:
 
 HOLD = """
 import sys
-import tempfile
 from pathlib import Path
 from query2particles.run import Run
 with Run.open(Path(sys.argv[1])).held():

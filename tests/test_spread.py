@@ -75,7 +75,10 @@ class Fixed:
     def score(self, state: torch.Tensor, entities: Any = None) -> torch.Tensor:
         raise AssertionError("no scores of all entities are needed")
 
-    def factors(self, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def factors(
+        self, state: torch.Tensor, entities: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        assert entities is None
         return state, self.table, torch.zeros(len(self.table))
 
 

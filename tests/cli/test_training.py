@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from calls import Call
 from processes import ENVIRONMENT, q2p, q2p_json, start
 from query2particles.cli import app
+from query2particles.cli.root import Stopped
 from query2particles.errors import RunError, SamplingError, UsageError, WorkloadError
 from query2particles.graph.graph import Graph, Split
 from query2particles.graph.vocabulary import Vocabulary
@@ -86,6 +87,25 @@ def test_a_signal_saves_and_says_how_to_go_on(
     done = q2p_json("train", "--resume", folder)
     assert (done["update"], done["interrupted"]) == (150, False)
     assert same_weights(folder, run)
+
+
+def test_a_signal_while_probabilities_are_made(
+    tmp_path: Path,
+    graph: Path,
+    call: Call,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr("query2particles.calibration.calibrate", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(Stopped):
+            call("train", graph, "--out", folder, *settings(updates=2))
+    told = capsys.readouterr().err
+    advice = f"The run is saved. To go on:  q2p calibrate {folder}"
+    assert f"Stopped by SIGINT while answers were given probabilities. {advice}\n" in told
+    call("calibrate", folder)
+    assert (folder / "calibration.json").is_file()
 
 
 def test_a_finished_run_has_nothing_to_resume(run: Path, call: Call) -> None:

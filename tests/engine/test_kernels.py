@@ -70,7 +70,7 @@ class Case:
 
         positives, excluded, weights = (one.to(device) for one in self.targets())
         over_all = positives, excluded, weights, self.entities
-        found = self.terms.sign * torch.tensor([[2.0, 5.0], [-1.0, 5.0], [30.0, 5.0]], device=device)[:, 0]
+        found, _ = torch.tensor([[2.0, 5.0], [-1.0, 5.0], [30.0, 5.0]], device=device).mul(self.terms.sign).unbind(1)
         others, shares = (one.to(device) for one in self.negatives())
         over_some = found, positives, weights, others, shares, 3 * self.entities, self.terms.smoothing, self.terms.sign
         scores, exact, of_some, exact_of_some = (

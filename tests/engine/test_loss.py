@@ -542,7 +542,19 @@ def test_several_blocks_of_the_fused_form_of_some_entities_are_one(
     case, terms = drawn_case(7, 2, 30, 70, torch.float32), LossTerms(0.3, 1.5)
     whole = with_gradients(case.fused(terms), case.own)
     monkeypatch.setattr(fused_loss, "_BLOCK_BYTES", queries_in_a_block * 2 * 128 * 4)
-    for found, wanted in zip(with_gradients(case.fused(terms), case.own), whole, strict=True):
+    seen = []
+    rows = fused_loss._other_rows
+
+    def recorded(scores: Tensor, *others: object) -> tuple[Tensor, Tensor]:
+        seen.append(len(scores))
+        return rows(scores, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(fused_loss, "_other_rows", recorded)
+    in_blocks = with_gradients(case.fused(terms), case.own)
+    assert seen == [queries_in_a_block] * (7 // queries_in_a_block) + [7 % queries_in_a_block] * (
+        7 % queries_in_a_block > 0
+    )
+    for found, wanted in zip(in_blocks, whole, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 

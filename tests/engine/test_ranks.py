@@ -71,7 +71,10 @@ class Particles(Table):
     def anchor(self, entities: torch.Tensor) -> torch.Tensor:
         return self.get_buffer("scores")[entities][:, None] + self.get_buffer("offsets")
 
-    def factors(self, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def factors(
+        self, state: torch.Tensor, entities: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        assert entities is None
         return state, self.get_buffer("scores"), self.get_buffer("bias")
 
     def score(self, state: torch.Tensor, entities: torch.Tensor | None = None) -> torch.Tensor:

@@ -225,7 +225,7 @@ def test_operators_leave_their_operands_alone(method: Method[Any]) -> None:
 
 
 def test_factors_are_the_score(method: Method[Any]) -> None:
-    """Where a method offers them: score(v) = max_k ⟨p_k, e_v⟩ + b_v."""
+    """Where a method offers them: score(v) = max_k ⟨p_k, e_v⟩ + b_v; of all entities, or of those named."""
     if not hasattr(method, "factors"):
         pytest.skip("offers no factors")
     shapes = supported(method)
@@ -235,6 +235,10 @@ def test_factors_are_the_score(method: Method[Any]) -> None:
         assert table.shape == (EDGES.entities, particles.shape[-1])
         scores = np.einsum("nwd,vd->nwv", particles, table).max(1) + bias
         np.testing.assert_allclose(scored(method, states[root]), scores, rtol=1e-6, atol=1e-9)
+        for some in (np.array([3, 0, 3]), np.arange(2 * ROWS).reshape(ROWS, 2) % EDGES.entities):
+            named = method.factors(states[root], torch.from_numpy(some))
+            for found, wanted in zip(named, (particles, table[some], bias[some]), strict=True):
+                np.testing.assert_allclose(found.detach().numpy(), wanted, rtol=1e-6, atol=1e-9)
 
 
 each_trained = pytest.mark.parametrize("name", SETTINGS)

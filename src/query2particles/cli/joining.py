@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +17,7 @@ from query2particles.cli.training import (
     calibrate_where_possible,
     device_named,
     next_step,
+    stoppable,
     train_watched,
 )
 from query2particles.errors import UsageError
@@ -122,7 +122,7 @@ def train_best(parts: Parts, device: str, json: bool) -> None:
                 "The same command goes on."
             )
             raise Stopped(trained.signal)
-        calibrate_where_possible(run, graph, device)
+        calibrate_where_possible(run, graph, device, then="  and then the same command")
     again = "The parts are saved; the same command goes on."
     _join(parts.out, runs["vectors"], runs["links"], graph, validation, device, again, json)
 
@@ -140,20 +140,6 @@ def _run_of(folder: Path, config: Any, graph: Graph, graph_folder: str) -> Run:
     return run
 
 
-@contextmanager
-def _stoppable(doing: str, advice: str) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end what is done inside, and say how to go on."""
-    from query2particles.endings import hearing_signals
-    from query2particles.show import note
-
-    def stop(number: int) -> None:
-        note(f"Stopped by {signal.Signals(number).name} while {doing}. {advice}")
-        raise Stopped(number)
-
-    with hearing_signals(stop):
-        yield
-
-
 def _join(
     out: Path, vectors: Run, links: Run, graph: Graph, validation: Labelled | None, device: str, again: str, json: bool
 ) -> None:
@@ -163,10 +149,9 @@ def _join(
     from query2particles.show import note, print_json, progress_bar
 
     count = 0 if validation is None else queries_asked(validation[0])
-    with _stoppable("the parts were weighed", again), progress_bar("weighing the parts", count) as progress:
+    with stoppable("the parts were weighed", again), progress_bar("weighing the parts", count) as progress:
         joined, fits = join_runs(out, vectors, links, graph, validation, device=device, progress=progress)
-    with _stoppable("answers were given probabilities", f"The run is saved. To go on:  q2p calibrate {out}"):
-        calibrate_where_possible(joined, graph, device)
+    calibrate_where_possible(joined, graph, device)
     if json:
         print_json({"run": str(out), "search": joined.search._asdict(), "families": _families(joined, fits)})
         return

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ __all__ = [
     "calibrate_where_possible",
     "device_named",
     "next_step",
+    "stoppable",
     "train",
     "train_watched",
 ]
@@ -213,15 +215,35 @@ def train_watched(
         )
 
 
-def calibrate_where_possible(run: Run, graph: Graph, device: str) -> None:
-    """Let the run say how sure it is of its answers; where no queries or too few tell, it goes without."""
+def calibrate_where_possible(run: Run, graph: Graph, device: str, then: str = "") -> None:
+    """Let the run say how sure it is of its answers; where no queries or too few tell, it goes without.
+
+    `then` is what else to do for whoever stops it.
+    """
     from query2particles.cli.reasoning import calibrate_run
     from query2particles.show import note
 
     try:
-        calibrate_run(run, graph, device)
+        with stoppable(
+            "answers were given probabilities", f"The run is saved. To go on:  q2p calibrate {run.folder}{then}"
+        ):
+            calibrate_run(run, graph, device)
     except (UsageError, WorkloadError) as error:
         note(f"note: answers of this run will carry no probabilities: {error}")
+
+
+@contextmanager
+def stoppable(doing: str, advice: str) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end what is done inside, and say how to go on."""
+    from query2particles.endings import hearing_signals
+    from query2particles.show import note
+
+    def stop(number: int) -> None:
+        note(f"Stopped by {signal.Signals(number).name} while {doing}. {advice}")
+        raise Stopped(number)
+
+    with hearing_signals(stop):
+        yield
 
 
 def _led(group: Group | None, work: Callable[[], bool]) -> bool:

@@ -277,7 +277,17 @@ def _rows_on_cuda(
     return rows_in_place(scores, positives, excluded, weights, entities, **terms._asdict())
 
 
-def _other_rows_on_cuda(scores: Tensor, *known: Any) -> tuple[Tensor, Tensor]:
+def _other_rows_on_cuda(
+    scores: Tensor,
+    found: Tensor,
+    positives: Tensor,
+    weights: Tensor,
+    others: Tensor,
+    shares: Tensor,
+    entities: int,
+    smoothing: float,
+    sign: float,
+) -> tuple[Tensor, Tensor]:
     from query2particles.engine.kernels import other_rows_in_place
 
-    return other_rows_in_place(scores, *known)
+    return other_rows_in_place(scores, found, positives, weights, others, shares, entities, smoothing, sign)

@@ -26,7 +26,7 @@ def rows_in_place(
     exclusion: float,
     sign: float,
 ) -> Tensor:
-    """The losses (n,) of scores (n, w, N'), which are overwritten by their derivatives; as `engine.loss` defines them.
+    """The losses (n,) of scores (n, w, N'), which are overwritten by their derivatives; `fused_loss._rows` on CUDA.
 
     One program takes one query, so that what it reads again comes from the cache.
     """
@@ -61,7 +61,7 @@ def other_rows_in_place(
     smoothing: float,
     sign: float,
 ) -> tuple[Tensor, Tensor]:
-    """The same of scores of a few entities (N',) that stand for all; as `engine.fused_loss._other_rows` defines it."""
+    """The same of scores of a few entities (N',) that stand for all; `fused_loss._other_rows` on CUDA."""
     n, width, columns = scores.shape
     losses, by_found = (torch.empty(n, device=scores.device, dtype=torch.float32) for _ in range(2))
     _other_rows[(n,)](

@@ -162,7 +162,7 @@ def distinct(entities: Tensor, nothing: int) -> Distinct:
     new = torch.ones_like(ascending, dtype=torch.bool)
     torch.ne(ascending[1:], ascending[:-1], out=new[1:])
     numbers = new.long().cumsum(0) - 1
-    ids = torch.full_like(entities, nothing).scatter_(0, numbers, ascending.long())
+    ids = torch.full_like(entities, nothing).scatter_(0, numbers, ascending.to(entities.dtype))
     return Distinct(ids, torch.empty_like(numbers).scatter_(0, order, numbers))
 
 

@@ -31,7 +31,7 @@ from torch.nn import functional
 
 from query2particles.engine.method import width
 from query2particles.errors import UsageError
-from query2particles.methods.layers import Perceptron
+from query2particles.methods.layers import Perceptron, rows_of
 from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query
 
 __all__ = ["BetaE", "Settings"]
@@ -107,7 +107,7 @@ class BetaE(nn.Module):
         """One particle (n, 1, 2d + 1), table (N, 2d + 1) and bias (N,) with score(v) = ⟨p, e_v⟩ + b_v."""
         if entities is None:
             return self._density(state), *self._statistics_of_all()
-        return self._density(state), *self._statistics(functional.embedding(entities, self.entities))
+        return self._density(state), *self._statistics(rows_of(self.entities, entities))
 
     def train(self, mode: bool = True) -> Self:
         """What is remembered goes: fused optimisers and CUDA graphs move weights without a new version of them."""
