@@ -77,7 +77,7 @@ class Case:
             self.scores().to(device, dtype, copy=True) for dtype in 2 * (TYPES[self.dtype], torch.float32)
         )
         wanted = fused_loss._rows(exact, *over_all, self.terms)
-        seen = rows_in_place(scores, *over_all, **self.terms._asdict())
+        seen = rows_in_place(scores, *over_all, self.terms)
         wanted_of_some = fused_loss._other_rows(exact_of_some, *over_some)
         seen_of_some = other_rows_in_place(of_some, *over_some)
         return {

@@ -97,7 +97,11 @@ class _MaxSoftmax(torch.autograd.Function):
         terms: LossTerms,
         dtype: torch.dtype,
     ) -> Tensor:
-        rows = _rows_on_cuda if particles.is_cuda else _rows
+        rows = _rows
+        if particles.is_cuda:
+            from query2particles.engine.kernels import rows_in_place
+
+            rows = rows_in_place
         losses = []
 
         def derive(here: slice, scores: Tensor) -> None:
@@ -131,7 +135,11 @@ class _Others(torch.autograd.Function):
         terms: LossTerms,
         dtype: torch.dtype,
     ) -> Tensor:
-        rows = _other_rows_on_cuda if particles.is_cuda else _other_rows
+        rows = _other_rows
+        if particles.is_cuda:
+            from query2particles.engine.kernels import other_rows_in_place
+
+            rows = other_rows_in_place
         columns = rounded_up(len(table), ENTITY_TILE)
         ids = others.new_full((columns,), -1)
         ids[: len(table)] = others
@@ -267,27 +275,3 @@ def _to_the_best(scores: Tensor, slope: Tensor) -> None:
     for one in others:
         slope -= one.mul_(slope)
     last.copy_(slope)
-
-
-def _rows_on_cuda(
-    scores: Tensor, positives: Tensor, excluded: Tensor, weights: Tensor, entities: int, terms: LossTerms
-) -> Tensor:
-    from query2particles.engine.kernels import rows_in_place
-
-    return rows_in_place(scores, positives, excluded, weights, entities, **terms._asdict())
-
-
-def _other_rows_on_cuda(
-    scores: Tensor,
-    found: Tensor,
-    positives: Tensor,
-    weights: Tensor,
-    others: Tensor,
-    shares: Tensor,
-    entities: int,
-    smoothing: float,
-    sign: float,
-) -> tuple[Tensor, Tensor]:
-    from query2particles.engine.kernels import other_rows_in_place
-
-    return other_rows_in_place(scores, found, positives, weights, others, shares, entities, smoothing, sign)

@@ -8,6 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from query2particles.engine.loss import LossTerms
+
 __all__ = ["other_rows_in_place", "rows_in_place"]
 
 _BLOCK = 4096
@@ -16,15 +18,7 @@ _WARPS = 8
 
 
 def rows_in_place(
-    scores: Tensor,
-    positives: Tensor,
-    excluded: Tensor,
-    weights: Tensor,
-    entities: int,
-    *,
-    smoothing: float,
-    exclusion: float,
-    sign: float,
+    scores: Tensor, positives: Tensor, excluded: Tensor, weights: Tensor, entities: int, terms: LossTerms
 ) -> Tensor:
     """The losses (n,) of scores (n, w, N'), which are overwritten by their derivatives; `fused_loss._rows` on CUDA.
 
@@ -40,9 +34,7 @@ def rows_in_place(
         losses,
         entities,
         columns,
-        smoothing,
-        exclusion,
-        sign,
+        *terms,
         WIDTH=width,
         BLOCK=_BLOCK,
         num_warps=_WARPS,
