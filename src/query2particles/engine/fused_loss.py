@@ -12,7 +12,7 @@ the columns: with R_i = Σ_{v ≠ v_i} exp s_i(v) / (m q(v)), what the other ent
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -44,9 +44,18 @@ def max_softmax(
 
     `precise`: the products are taken in float32 on CUDA, too.
     """
-    dtype = _type_of_products(particles, table, precise)
-    result: Tensor = _MaxSoftmax.apply(particles, table, bias, positives, excluded, weights, terms, dtype)  # type: ignore[no-untyped-call]
-    return result
+    rows = _rows
+    if particles.is_cuda:
+        from query2particles.engine.kernels import rows_in_place
+
+        rows = rows_in_place
+    losses = []
+
+    def derive(here: slice, scores: Tensor) -> None:
+        losses.append(rows(scores, positives[here], excluded[here], weights[here], len(table), terms).sum())
+
+    slopes = _slopes(particles, table, bias, terms.sign, derive, precise=precise)
+    return _sum_with(slopes, losses, particles, table, bias)
 
 
 def max_sampled_softmax(
@@ -66,116 +75,75 @@ def max_sampled_softmax(
     """The loss of particles (n, w, d) against the negatives' table (m, d) and bias (m,), which stand for all entities;
     equal to `negatives_loss` of their scores. `scores` (n, 2) are those of positives and excluded entities.
     """
-    dtype = _type_of_products(particles, table, precise)
+    rows = _other_rows
+    if particles.is_cuda:
+        from query2particles.engine.kernels import other_rows_in_place
+
+        rows = other_rows_in_place
     found, barred = (terms.sign * scores.to(torch.promote_types(scores.dtype, torch.float32))).unbind(1)
-    stand_for = negatives.stands_for.expand(len(table))
-    others: Tensor = _Others.apply(  # type: ignore[no-untyped-call]
-        particles, table, bias, found, positives, weights, negatives.entities, stand_for, entities, terms, dtype
-    )
+    columns = rounded_up(len(table), ENTITY_TILE)
+    others = negatives.entities.new_full((columns,), -1)
+    others[: len(table)] = negatives.entities
+    shares = negatives.stands_for.new_zeros(columns)
+    shares[: len(table)] = negatives.stands_for
+    losses, by_found = [], torch.empty_like(found)
+
+    def derive(here: slice, scores: Tensor) -> None:
+        own = found[here], positives[here], weights[here]
+        loss, by_found[here] = rows(scores, *own, others, shares, entities, terms.smoothing, terms.sign)
+        losses.append(loss.sum())
+
+    slopes = _slopes(particles, table, bias, terms.sign, derive, precise=precise)
+    against_others = _sum_with((*slopes, by_found), losses, particles, table, bias, found)
     kept_apart = terms.exclusion * (excluded != positives) * functional.softplus(barred - found)
-    return others + (weights * (terms.smoothing * found + kept_apart)).sum()
+    return against_others + (weights * (terms.smoothing * found + kept_apart)).sum()
 
 
 def rounded_up(size: int, tile: int) -> int:
     return -(-size // tile) * tile
 
 
-def _type_of_products(particles: Tensor, table: Tensor, precise: bool) -> torch.dtype:
-    return torch.bfloat16 if particles.is_cuda and not precise else table.dtype
+class _Sum(torch.autograd.Function):
+    """Of losses, whose derivatives by the factors are known already."""
 
-
-class _MaxSoftmax(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        particles: Tensor,
-        table: Tensor,
-        bias: Tensor,
-        positives: Tensor,
-        excluded: Tensor,
-        weights: Tensor,
-        terms: LossTerms,
-        dtype: torch.dtype,
-    ) -> Tensor:
-        rows = _rows
-        if particles.is_cuda:
-            from query2particles.engine.kernels import rows_in_place
-
-            rows = rows_in_place
-        losses = []
-
-        def derive(here: slice, scores: Tensor) -> None:
-            losses.append(rows(scores, positives[here], excluded[here], weights[here], len(table), terms).sum())
-
-        slopes = _slopes(particles, table, bias, dtype, terms.sign, derive)
+    def forward(ctx: Any, slopes: Sequence[Tensor], losses: Sequence[Tensor], *factors: Tensor) -> Tensor:
         ctx.save_for_backward(*slopes)
-        ctx.dtypes = particles.dtype, table.dtype, bias.dtype
-        return torch.stack(losses).sum()
+        ctx.dtypes = [factor.dtype for factor in factors]
+        return torch.stack(list(losses)).sum()
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        return *_scaled(ctx, slope), None, None, None, None, None
+        # A factor with a dimension decides on the type of the product: one pass, not two, where that is a wider one.
+        slopes = (
+            (one * (slope if one.dtype == dtype else slope.to(dtype).view(1))).to(dtype)
+            for one, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        )
+        return None, None, *slopes
 
 
-class _Others(torch.autograd.Function):
-    """Σ_i w_i [ log(1 + R_i / exp s_i(v_i)) − ε/N Σ_v s_i(v) / (m q(v)) ], of the positives' scores s_i(v_i), too."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        particles: Tensor,
-        table: Tensor,
-        bias: Tensor,
-        found: Tensor,
-        positives: Tensor,
-        weights: Tensor,
-        others: Tensor,
-        stand_for: Tensor,
-        entities: int,
-        terms: LossTerms,
-        dtype: torch.dtype,
-    ) -> Tensor:
-        rows = _other_rows
-        if particles.is_cuda:
-            from query2particles.engine.kernels import other_rows_in_place
-
-            rows = other_rows_in_place
-        columns = rounded_up(len(table), ENTITY_TILE)
-        ids = others.new_full((columns,), -1)
-        ids[: len(table)] = others
-        shares = stand_for.new_zeros(columns)
-        shares[: len(table)] = stand_for
-        losses, by_found = [], torch.empty_like(found)
-
-        def derive(here: slice, scores: Tensor) -> None:
-            loss, by_found[here] = rows(
-                scores, found[here], positives[here], weights[here], ids, shares, entities, terms.smoothing, terms.sign
-            )
-            losses.append(loss.sum())
-
-        slopes = _slopes(particles, table, bias, dtype, terms.sign, derive)
-        ctx.save_for_backward(*slopes, by_found)
-        ctx.dtypes = particles.dtype, table.dtype, bias.dtype, found.dtype
-        return torch.stack(losses).sum()
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        return *_scaled(ctx, slope), None, None, None, None, None, None, None
+def _sum_with(slopes: Sequence[Tensor], losses: Sequence[Tensor], *factors: Tensor) -> Tensor:
+    """The sum of the losses, with these derivatives by the factors."""
+    result: Tensor = _Sum.apply(slopes, losses, *factors)  # type: ignore[no-untyped-call]
+    return result
 
 
+@torch.no_grad()
 def _slopes(
     particles: Tensor,
     table: Tensor,
     bias: Tensor,
-    dtype: torch.dtype,
     sign: float,
     derive: Callable[[slice, Tensor], None],
+    *,
+    precise: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The derivatives by particles, table and bias, where `derive` turns the scores (block, w, N') of some queries, in
     place, into the derivatives by each of them. Columns beyond the table have the worst score.
     """
     n, w, d = particles.shape
     entities = len(table)
+    dtype = torch.bfloat16 if particles.is_cuda and not precise else table.dtype
     depth = rounded_up(d + 1, DEPTH_TILE)
     # The bias rides along as one more coordinate: ⟨[p, 1], [e, b]⟩ = ⟨p, e⟩ + b.
     p = particles.new_zeros((n, w, depth), dtype=dtype)
@@ -198,15 +166,6 @@ def _slopes(
         d_e = more if d_e is None else d_e.to(torch.promote_types(dtype, torch.float32)) + more
     assert d_e is not None
     return d_p[..., :d], d_e[:entities, :d], d_e[:entities, d]
-
-
-def _scaled(ctx: Any, slope: Tensor) -> list[Tensor]:
-    """What the forward pass has saved, times the slope, in the types of what it belongs to."""
-    # A factor with a dimension decides on the type of the product: one pass, not two, where that is a wider one.
-    return [
-        (one * (slope if one.dtype == dtype else slope.to(dtype).view(1))).to(dtype)
-        for one, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-    ]
 
 
 def _rows(
