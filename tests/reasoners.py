@@ -5,13 +5,11 @@ from __future__ import annotations
 import torch
 
 from query2particles.answer import Reasoner
-from query2particles.calibration import Calibration, Curve
+from query2particles.calibration import Calibration
 from query2particles.graph.graph import Graph
 from query2particles.methods.q2p import Q2P, Settings
 
-__all__ = ["CALIBRATION", "random_reasoner"]
-
-CALIBRATION = Calibration({"all": Curve((0.8, 0.1, 0.1), 0.5, ((0.0, 0.02), (1.0, 0.9)))})
+__all__ = ["random_reasoner"]
 
 
 def random_reasoner(graph: Graph) -> Reasoner:
@@ -19,4 +17,5 @@ def random_reasoner(graph: Graph) -> Reasoner:
         torch.manual_seed(3)
         settings = Settings(dimension=8, entity_scale=0.5)
         model = Q2P(len(graph.entities), graph.at("train").relations, settings).eval()
-    return Reasoner(graph, model=model, calibration=CALIBRATION, split="train")
+    calibration = Calibration.by_scores(model, graph.at("train").relations)
+    return Reasoner(graph, model=model, calibration=calibration, split="train")

@@ -2,8 +2,9 @@
 
 A `Reasoner` answers from a trained run, or from a graph alone. Of each answer it says whether stored facts name it
 (`known`), whether they name it but a missing fact may take it back, as complements allow (`supported`), or whether it
-is a guess (`predicted`). Its probability is that of being an answer on the larger graph, all that is true and not only
-what is stored.
+is a guess (`predicted`). Its probability is the chance that it is an answer, for the question as it was asked
+(`calibration`). Of every question it says how many answers are probably missing; where that is less than half an
+answer, the known ones look complete, and guesses are folded away.
 
 `ask` and `predict` are the same for one question: the exact answers, and what a method thinks of a query.
 """
@@ -14,11 +15,12 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from query2particles.engine.exact import exact_answers
 from query2particles.engine.sets import Sets
@@ -32,12 +34,13 @@ from query2particles.query.syntax import SYNTAXES, Syntax, format_query, parse_q
 
 if TYPE_CHECKING:
     from query2particles.assignments import Assignment
-    from query2particles.calibration import Calibration
+    from query2particles.calibration import Calibration, Judge
     from query2particles.discover import Discovery
     from query2particles.engine.method import Method as Model
+    from query2particles.engine.plausible import Plausible
     from query2particles.engine.table import Search
     from query2particles.evidence import Evidence
-    from query2particles.ranking import Candidates, Ranking
+    from query2particles.ranking import Candidates, Contexts, Ranking
     from query2particles.run import Run
     from query2particles.searched import SearchedRanking, Searching
 
@@ -61,6 +64,11 @@ joined run, as `both` does too, or by its vectors alone."""
 
 Status: TypeAlias = Literal["known", "supported", "predicted"]
 Only: TypeAlias = Literal["known", "predicted"]
+Guesses: TypeAlias = Literal["auto", "always"]
+"""Whether guesses are folded away where the known answers look complete, or always shown."""
+
+_HALF_AN_ANSWER = 0.5
+"""Where fewer answers are expected to be missing, the known ones look complete."""
 
 _REMEMBERED = 2048
 _LONGEST_REMEMBERED = 500
@@ -85,7 +93,7 @@ class Ranked(Answer):
 
     score: float
     probability: float | None
-    """Of being an answer on the larger graph; None where nothing was calibrated."""
+    """That it is an answer; None where nothing was calibrated."""
     status: Status
     particle: int | None
     """Which particle has the best inner product with it; None where the method has none."""
@@ -106,6 +114,8 @@ class Question:
     method: Method = "both"
     only: Only | None = None
     minimum_probability: float = 0.0
+    guesses: Guesses = "auto"
+    """With `auto`, guesses are folded away where the known answers look complete, unless only guesses are wanted."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +133,15 @@ class Answered:
     warning: str | None = None
     search: Mapping[str, Any] | None = None
     """How the best were found, unless all entities were scored at once."""
+    expected_more: float | None = None
+    """How many answers that stored facts do not name are expected; None where nothing was calibrated."""
+    folded: tuple[Ranked, ...] = ()
+    """Guesses that are not among the answers, since the known ones look complete."""
+
+    @property
+    def complete(self) -> bool | None:
+        """Whether the known answers look complete: less than half an answer is expected beside them."""
+        return None if self.expected_more is None else self.expected_more < _HALF_AN_ANSWER
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -131,13 +150,19 @@ class Answered:
             "shape": self.shape,
             "method": self.method,
             "total": self.total,
-            "answers": [
-                {"rank": rank, "name": answer.name, "label": answer.label, **self._judged(answer)}
-                for rank, answer in enumerate(self.answers, start=1)
-            ],
+            "expected_more": None if self.expected_more is None else round(self.expected_more, 3),
+            "complete": self.complete,
+            "answers": self._listed(self.answers, 1),
+            "folded": self._listed(self.folded, 1 + len(self.answers)),
             **({"warning": self.warning} if self.warning else {}),
             **({"search": dict(self.search)} if self.search else {}),
         }
+
+    def _listed(self, answers: Sequence[Answer | Ranked], first: int) -> list[dict[str, Any]]:
+        return [
+            {"rank": rank, "name": answer.name, "label": answer.label, **self._judged(answer)}
+            for rank, answer in enumerate(answers, start=first)
+        ]
 
     def _judged(self, answer: Answer | Ranked) -> dict[str, Any]:
         if isinstance(answer, Ranked):
@@ -210,6 +235,29 @@ _Chosen: TypeAlias = tuple[int, float, float | None, Status]
 """An answer before it has a name: entity, score, probability, status."""
 
 
+class _Judged(NamedTuple):
+    """Of the questions of one shape."""
+
+    probabilities: npt.NDArray[np.float64]  # (n, k) of the best open entities
+    missing: npt.NDArray[np.float64]  # (n,) answers that are expected beside the known ones
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One question of a ranking."""
+
+    ranking: Ranking | SearchedRanking
+    row: int
+
+    @property
+    def nodes(self) -> list[Sets]:
+        return [sets.rows(self.row, self.row + 1) for sets in self.ranking.nodes]
+
+    @property
+    def contexts(self) -> Contexts:
+        return self.ranking.contexts[self.row : self.row + 1]
+
+
 class Reasoner:
     """Answers questions over one graph, with a trained model or from stored facts alone.
 
@@ -259,6 +307,7 @@ class Reasoner:
             from query2particles.joined import Joined, open_run
             from query2particles.methods.guided import Guided
             from query2particles.methods.joint import Joint
+            from query2particles.methods.registry import attach_stored
             from query2particles.searched import Searching, model_for, search_for
 
             run = open_run(folder)
@@ -278,6 +327,7 @@ class Reasoner:
                 )
 
             model = model_for(run, own, device, searching)
+            attach_stored(model, own.at(split))
             if isinstance(run, Joined) and isinstance(model, Guided):
                 # The calibration is that of all parts together; what a search of few entities gives has none.
                 fast = reasoner(run.vectors, model.vectors, model.search)
@@ -294,6 +344,41 @@ class Reasoner:
         if searching is not None and (searching.by == "index" or searching.shards):
             raise UsageError(f"{path} is a graph, and only a run is searched: leave out --search index and --cluster")
         return Reasoner(opened, split=split)
+
+    @cached_property
+    def plausible(self) -> Plausible:
+        """What can answer at all, as far as the stored facts tell."""
+        from query2particles.engine.plausible import Plausible
+
+        return Plausible(self.graph.at(self.split))
+
+    @cached_property
+    def judge(self) -> Judge | None:
+        """What says how likely guesses are; None where nothing was calibrated."""
+        from query2particles.calibration import Judge
+
+        if self.calibration is None or self.model is None:
+            return None
+        return Judge(self.calibration, self.model, self.graph.at(self.split), self.plausible)
+
+    def probability(self, facts: Sequence[tuple[str, str, str]]) -> list[float]:
+        """How likely facts are true: head, relation and tail by name; 1 where they are stored."""
+        from query2particles.engine.ranks import scoring
+
+        if self.judge is None or self.model is None:
+            raise UsageError(
+                "facts are judged by a trained run that was calibrated: name one (q2p train GRAPH --out RUN), or "
+                "q2p calibrate RUN"
+            )
+        if not facts:
+            return []
+        lexicon = self.lexicon
+        rows = [
+            (lexicon.entity(head), lexicon.relation(relation), lexicon.entity(tail)) for head, relation, tail in facts
+        ]
+        with scoring(self.model):
+            found: list[float] = self.judge.facts(*np.array(rows, dtype=np.int64).T).tolist()
+        return found
 
     def parse(self, text: str, syntax: Syntax | None = None) -> Query:
         """The query that a text asks."""
@@ -323,7 +408,9 @@ class Reasoner:
                 found[number] = error
                 continue
             (exact if question.method == "exact" or self.model is None else ranked).append((number, question, parsed))
-        for number, one in [*self._exact(exact), *self._ranked(ranked)]:
+        alone = [one for one in ranked if one[1].method == "neural"]
+        beside = [one for one in ranked if one[1].method != "neural"]
+        for number, one in [*self._exact(exact), *self._ranked(alone, None), *self._ranked(beside, self.plausible)]:
             found[number] = one
         if self.fast is not None and fast:
             found_fast = self.fast.answer_many([replace(question, method="both") for question in fast.values()])
@@ -345,7 +432,7 @@ class Reasoner:
             question=text,
             canonical=parsed.canonical,
             model=self.model,
-            calibration=self.calibration,
+            judge=self.judge,
             split=self.split,
             unions=self.unions,
             threshold=threshold,
@@ -415,7 +502,8 @@ class Reasoner:
         return discover(
             self.graph,
             self.model,
-            self.calibration,
+            self.judge,
+            plausible=self.plausible,
             split=self.split,
             relation=None if relation is None else self.lexicon.relation(relation),
             entity=None if entity is None else self.lexicon.entity(entity),
@@ -427,6 +515,7 @@ class Reasoner:
         for what, value, choices in (
             ("the method", question.method, get_args(Method)),
             ("only", question.only, (None, *get_args(Only))),
+            ("guesses", question.guesses, get_args(Guesses)),
         ):
             if value not in choices:
                 raise UsageError(f"{what} is one of {', '.join(filter(None, choices))}, not {value!r}")
@@ -441,6 +530,8 @@ class Reasoner:
                 "best asks the parts of a joined run: train one (q2p train GRAPH --method best --out RUN), or join two "
                 "(q2p join)"
             )
+        if question.method == "neural" and question.minimum_probability > 0:
+            raise UsageError("the model's ranking alone carries no probabilities; ask with the method both")
         ranked = self.model is not None and question.method != "exact"
         if ranked and self.calibration is None and question.minimum_probability > 0:
             raise UsageError("the run is not calibrated, so nothing has a probability: q2p calibrate RUN")
@@ -467,11 +558,12 @@ class Reasoner:
             yield number, self._answered(question, parsed, "exact", sets, row, answers)
 
     def _ranked(
-        self, asked: Sequence[tuple[int, Question, _Parsed]]
+        self, asked: Sequence[tuple[int, Question, _Parsed]], plausible: Plausible | None
     ) -> Iterator[tuple[int, Answered | Query2ParticlesError]]:
         """What the model thinks, as many questions at a time as memory is set aside for."""
         if not asked:
             return
+        from query2particles.calibration import POOL
         from query2particles.engine.disjuncts import Disjuncts
         from query2particles.engine.execute import check_operators
         from query2particles.engine.ranks import rows_at_once, scoring
@@ -496,65 +588,80 @@ class Reasoner:
             taken += len(parts)
         for chunk in filter(None, chunks):
             batch, places = _batched([parsed for _, _, parsed in chunk])
-            k = min(max(question.k for _, question, _ in chunk), edges.entities)
+            k = min(max(POOL, *(question.k for _, question, _ in chunk)), edges.entities)
             with scoring(self.model):
                 try:
-                    rankings = self._rankings(batch, k)
+                    rankings = self._rankings(batch, k, plausible)
                 except ShardsLostError as error:
                     yield from ((number, error) for number, _, _ in chunk)
                     continue
+                judged = {
+                    shape: None if plausible is None else self._judged(shape, batch[shape], ranking)
+                    for shape, ranking in rankings.items()
+                }
                 chosen: dict[Query, list[list[_Chosen]]] = {shape: [] for shape in batch}
                 for (_, question, parsed), row in zip(chunk, places, strict=True):  # rows of a shape come in turn
-                    chosen[parsed.shape].append(self._chosen(question, parsed.query, rankings[parsed.shape], row))
+                    own = self._chosen(question, parsed, rankings[parsed.shape], judged[parsed.shape], row)
+                    chosen[parsed.shape].append(own)
                 particles = {shape: self._particles(rankings[shape], some) for shape, some in chosen.items()}
             for (number, question, parsed), row in zip(chunk, places, strict=True):
                 some = zip(chosen[parsed.shape][row], particles[parsed.shape][row], strict=False)
                 answers = tuple(self._named(one, particle) for one, particle in some)
-                known = rankings[parsed.shape].known
-                yield number, self._answered(question, parsed, question.method, known, row, answers)
+                known, of_shape = rankings[parsed.shape].known, judged[parsed.shape]
+                found = self._answered(question, parsed, question.method, known, row, answers)
+                yield number, found if of_shape is None else _folded(found, question, of_shape.missing[row])
 
-    def _rankings(self, batch: Mapping[Query, Any], k: int) -> Mapping[Query, Ranking | SearchedRanking]:
+    def _rankings(
+        self, batch: Mapping[Query, Any], k: int, plausible: Plausible | None
+    ) -> Mapping[Query, Ranking | SearchedRanking]:
         assert self.model is not None, "something ranks"
         edges = self.graph.at(self.split)
         if self.search is None:
             from query2particles.ranking import rank
 
-            return rank(self.model, edges, batch, k, unions=self.unions)
+            return rank(self.model, edges, batch, k, unions=self.unions, plausible=plausible)
         from query2particles.searched import rank_by_search
 
-        return rank_by_search(self.model, self.search, edges, batch, k, unions=self.unions)
+        return rank_by_search(self.model, self.search, edges, batch, k, unions=self.unions, plausible=plausible)
 
-    def _chosen(self, question: Question, query: Query, ranking: Ranking | SearchedRanking, row: int) -> list[_Chosen]:
+    def _judged(self, shape: Query, ids: Any, ranking: Ranking | SearchedRanking) -> _Judged | None:
+        """How likely the best open entities of the questions of a shape are; None where nothing tells."""
+        if self.judge is None or self._unasked():  # a calibration knows the scores of all
+            return None
+        from query2particles.calibration import POOL
+
+        entities = np.where(np.isfinite(ranking.best_scores), ranking.best, -1)
+        probabilities = self.judge.open(shape, ids, ranking, ranking.best_scores, entities)
+        return _Judged(probabilities, self.judge.missing(shape, probabilities[:, :POOL]))
+
+    def _chosen(
+        self,
+        question: Question,
+        parsed: _Parsed,
+        ranking: Ranking | SearchedRanking,
+        judged: _Judged | None,
+        row: int,
+    ) -> list[_Chosen]:
         """The answers of one question, best first."""
-        from query2particles.calibration import family_of
-
-        contexts, neural = ranking.contexts[row], question.method == "neural"
-        calibration = None if self._unasked() else self.calibration  # which knows the scores of all
-        status: Status = "predicted" if neural else _status_of_known(query)
-        groups: list[tuple[Candidates, Status]] = []
-        if question.only != "known":
-            groups.append((ranking.best_open(row, question.k), "predicted"))
-            if neural:  # which knows no facts
-                groups.append((ranking.best_refuted(row, question.k), "predicted"))
-        if question.only is None or question.only == ("predicted" if neural else "known"):
-            groups.append((ranking.best_known(row, question.k), status))
+        neural = question.method == "neural"
         found: list[_Chosen] = []
-        for candidates, marked in groups:
-            probabilities: Sequence[float | None] = [1.0 if marked == "known" else None] * len(candidates.entities)
-            if calibration is not None and marked != "known":
-                features = contexts.features(candidates.scores)
-                supported = marked == "supported"
-                probabilities = (
-                    calibration.supported(features) if supported else calibration.predicted(family_of(query), features)
-                ).tolist()
-            columns = candidates.entities.tolist(), candidates.scores.tolist(), probabilities
-            found += [
-                (entity, score, probability, marked)
-                for entity, score, probability in zip(*columns, strict=True)
-                if (probability or 0.0) >= question.minimum_probability
-            ]
-        by_score = self.calibration is None or neural
-        found.sort(key=lambda one: (0.0 if by_score else -(one[2] or 0.0), -one[1], one[0]))
+        if question.only != "known":
+            guesses = ranking.best_open(row, ranking.best.shape[1])
+            likely = [None] * len(guesses.scores) if judged is None else judged.probabilities[row].tolist()
+            found += _listed(guesses, likely, "predicted")
+            if neural:  # which knows no facts
+                refuted = ranking.best_refuted(row, question.k)
+                found += _listed(refuted, [None] * len(refuted.scores), "predicted")
+        if question.only is None or question.only == ("predicted" if neural else "known"):
+            known = ranking.best_known(row, question.k)
+            status: Status = "predicted" if neural else _status_of_known(parsed.query)
+            kept: Sequence[float | None] = [1.0 if status == "known" else None] * len(known.scores)
+            if status == "supported" and judged is not None and self.judge is not None:
+                ids, own = np.array([parsed.ids]), _Row(ranking, row)
+                kept = self.judge.kept(parsed.shape, ids, own, known.scores[None])[0].tolist()
+            found += _listed(known, kept, status)
+        found = [one for one in found if (one[2] or 0.0) >= question.minimum_probability]
+        found.sort(key=lambda one: (0.0 if judged is None else -(one[2] or 0.0), -one[1], one[0]))
         return found[: question.k]
 
     def _particles(
@@ -655,10 +762,24 @@ def predict(
     """
     reasoner = Reasoner(graph, model=method, split=split, unions=unions)
     question = Question("", k=k, only="predicted" if guesses_only else None)
-    ((_, found),) = reasoner._ranked([(0, question, _parsed_query(query, None))])
+    ((_, found),) = reasoner._ranked([(0, question, _parsed_query(query, None))], reasoner.plausible)
     if isinstance(found, Query2ParticlesError):
         raise found
     return [one for one in found.answers if isinstance(one, Ranked)]
+
+
+def _listed(candidates: Candidates, probabilities: Sequence[float | None], status: Status) -> list[_Chosen]:
+    columns = candidates.entities.tolist(), candidates.scores.tolist(), probabilities
+    return [(entity, score, probability, status) for entity, score, probability in zip(*columns, strict=False)]
+
+
+def _folded(answered: Answered, question: Question, expected_more: float) -> Answered:
+    """With the number of answers that are expected; where that is small, with guesses folded away."""
+    answered = replace(answered, expected_more=float(expected_more))
+    if not answered.complete or question.guesses == "always" or question.only == "predicted":
+        return answered
+    guesses = tuple(one for one in answered.answers if isinstance(one, Ranked) and not one.known)
+    return replace(answered, answers=tuple(one for one in answered.answers if one not in guesses), folded=guesses)
 
 
 def _as_question(question: Question | str) -> Question:

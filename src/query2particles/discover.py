@@ -1,8 +1,8 @@
 """The likeliest facts that are missing: of a relation, of an entity, or of a relation of an entity.
 
-A missing fact is asked for from both ends, by the one-hop queries (head, relation) and (tail, inverse relation); its
-probability is the geometric mean of what the two answers have. What stored facts make implausible is passed over
-(`_Plausible`): a model that ranks all entities always has a best one, even where nothing is missing.
+Candidates are what one-hop questions find from one end; those that rank best are judged one by one, as facts are
+wherever they are shown (`calibration`). What is of a wrong kind (`graph/kinds`) is passed over: a model that ranks all
+entities always has a best one, even where nothing is missing.
 """
 
 from __future__ import annotations
@@ -12,28 +12,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
-from scipy import sparse
 
 from query2particles.errors import UsageError
-from query2particles.evidence import Floats, Judge, Named
-from query2particles.graph.edges import Edges, Ints
+from query2particles.evidence import Estimates, Floats, Named
+from query2particles.graph.edges import Ints
 from query2particles.graph.graph import Graph, Split
+from query2particles.graph.kinds import Kinds
 
 if TYPE_CHECKING:
-    from query2particles.calibration import Calibration
+    from query2particles.calibration import Judge
     from query2particles.engine.method import Method
+    from query2particles.engine.plausible import Plausible
 
 __all__ = ["Discovery", "discover"]
 
 _TOGETHER = 64
 """One-hop queries that are judged at once."""
 
-_ALIKE = 0.25
-"""A relation tells what kind of entities another one starts from if at least this share of them has it."""
-
 _POOL = 200
-"""At least so many candidates are asked for from their other end, too, and ten times as many as wanted."""
+"""At least so many candidates are judged one by one, and ten times as many as wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +56,9 @@ class Discovery:
 def discover(
     graph: Graph,
     model: Method[Any],
-    calibration: Calibration | None,
+    judge: Judge | None,
     *,
+    plausible: Plausible,
     split: Split = "test",
     relation: int | None = None,
     entity: int | None = None,
@@ -74,43 +72,49 @@ def discover(
         raise UsageError("name a relation or an entity whose missing facts are to be found")
     if k < 1:
         raise UsageError(f"k is at least 1, not {k}")
-    judge = Judge(graph.at(split), model, calibration)
+    estimates = Estimates(graph.at(split), model, plausible=plausible)
     with scoring(model):
-        facts = _candidates(judge, relation, entity, max(_POOL, 10 * k), progress)
+        facts = _candidates(estimates, plausible.kinds, relation, entity, max(_POOL, 10 * k), progress)
         if not len(facts):
             return []
         heads, relations, tails = facts.T
-        there, scores = _asked(judge, heads, relations, tails)
-        back, _ = _asked(judge, tails, relations ^ 1, heads)
-    likely = np.sqrt(there * back)
+        there, scores = _asked(estimates, heads, relations, tails)
+        if judge is None:
+            likely = np.sqrt(there * _asked(estimates, tails, relations ^ 1, heads)[0])
+        else:
+            likely = judge.guessed_facts(heads, relations, tails)
     return [
         Discovery(
             Named.of(graph.entities, int(heads[one])),
             Named.of(graph.relations, int(relations[one]) // 2),
             Named.of(graph.entities, int(tails[one])),
             float(scores[one]),
-            None if calibration is None else float(likely[one]),
+            None if judge is None else float(likely[one]),
         )
         for one in np.argsort(-likely, kind="stable")[:k]
     ]
 
 
 def _candidates(
-    judge: Judge, relation: int | None, entity: int | None, most: int, progress: Callable[[int], object] | None
+    estimates: Estimates,
+    kinds: Kinds,
+    relation: int | None,
+    entity: int | None,
+    most: int,
+    progress: Callable[[int], object] | None,
 ) -> Ints:
     """(m, 3): the facts that are likeliest from one end, in the direction in which facts are stored, each once."""
-    plausible = _Plausible(judge.edges)
     found: list[tuple[Floats, Ints]] = [(np.zeros(0), np.zeros((0, 3), dtype=np.int64))]
-    for entities, relations in _parts(_questions(plausible, relation, entity)):
-        links, _ = judge.links(entities, relations)
+    for entities, relations in _parts(_questions(kinds, relation, entity)):
+        links, _ = estimates.links(entities, relations)
         for row, (start, directed) in enumerate(zip(entities.tolist(), relations.tolist(), strict=True)):
-            links[row, ~plausible.others(start, directed)] = -1
+            links[row, estimates.edges.tails_of(start, directed)] = -1  # what is stored is not missing
         flat = np.argpartition(-links, min(most, links.size) - 1, axis=None)[:most]
         rows, others = np.divmod(flat, links.shape[1])
         ends = np.stack([entities[rows], others])
         ends = np.where(relations[rows] % 2 == 0, ends, ends[::-1])
         facts = np.stack([ends[0], relations[rows] & ~1, ends[1]], axis=1)
-        missing = links.ravel()[flat] >= 0
+        missing = links.ravel()[flat] > 0
         found.append((links.ravel()[flat][missing], facts[missing]))
         if progress is not None:
             progress(len(entities))
@@ -121,64 +125,25 @@ def _candidates(
     return kept
 
 
-def _questions(plausible: _Plausible, relation: int | None, entity: int | None) -> Ints:
-    """(n, 2): the entities and directed relations to ask for; of a relation, from the end that fewer may stand at."""
+def _questions(kinds: Kinds, relation: int | None, entity: int | None) -> Ints:
+    """(n, 2): the entities and directed relations to ask for; of a relation, from the end that fewer can stand at."""
     if entity is not None:
-        directed = np.arange(plausible.edges.relations) if relation is None else np.array([relation, relation ^ 1])
-        return np.stack([np.full(len(directed), entity), directed], axis=1)
+        directed = np.arange(kinds.edges.relations) if relation is None else np.array([relation, relation ^ 1])
+        able = directed[kinds.can(np.full(len(directed), entity), directed)]
+        return np.stack([np.full(len(able), entity), able], axis=1)
     assert relation is not None, "one of them is named"
-    ends = [(np.flatnonzero(plausible.start(directed)), directed) for directed in (relation, relation ^ 1)]
+    ends = [(np.flatnonzero(kinds.all_that_can(directed)), directed) for directed in (relation, relation ^ 1)]
     entities, end = min(ends, key=lambda pair: len(pair[0]))
     return np.stack([entities, np.full(len(entities), end)], axis=1)
 
 
-class _Plausible:
-    """What may be missing, as far as stored facts tell.
-
-    An entity may have a directed relation if it has it already, or another one that many of those have that do. Where
-    practically all have one tail alone, whoever has one is complete. Entities do not lead to themselves, unless some
-    do by the same relation.
-    """
-
-    def __init__(self, edges: Edges) -> None:
-        self.edges = edges
-        heads, relations = np.divmod(edges.keys, edges.relations)
-        shape = (edges.entities, edges.relations)
-        self.has = sparse.csr_array((np.ones(len(heads), dtype=np.int32), (heads, relations)), shape=shape)
-        every_head, every_relation = (np.repeat(ids, edges.row_lengths[:-1]) for ids in (heads, relations))
-        self.loops = set(every_relation[every_head == edges.tails].tolist())
-        self.starts: dict[int, npt.NDArray[np.bool_]] = {}
-
-    def others(self, entity: int, relation: int) -> npt.NDArray[np.bool_]:
-        """(N,): whether a fact that leads from the entity along the relation to another may be missing."""
-        if not self.start(relation)[entity]:
-            return np.zeros(self.edges.entities, dtype=bool)
-        ends = self.start(relation ^ 1).copy()
-        ends[self.edges.tails_of(entity, relation)] = False  # what is stored is not missing
-        ends[entity] &= relation in self.loops
-        return ends
-
-    def start(self, relation: int) -> npt.NDArray[np.bool_]:
-        """(N,): which entities may have one more edge of the relation."""
-        if relation not in self.starts:
-            heads = self.edges.heads_by_relation[relation]
-            alike = self.has[heads].sum(axis=0) >= _ALIKE * max(len(heads), 1)
-            alike[relation] = True
-            start = self.has @ alike.astype(np.int32) > 0
-            tails = self.edges.lengths_of(heads, np.full(len(heads), relation))
-            if len(heads) and np.quantile(tails, 0.99) == 1:
-                start[heads] = False
-            self.starts[relation] = start
-        return self.starts[relation]
-
-
-def _asked(judge: Judge, entities: Ints, relations: Ints, answers: Ints) -> tuple[Floats, Floats]:
+def _asked(estimates: Estimates, entities: Ints, relations: Ints, answers: Ints) -> tuple[Floats, Floats]:
     """How likely each one-hop query has its answer, and with which score."""
     likely, scores = [], []
     rows = np.stack([entities, relations, answers], axis=1)
     for start in range(0, len(rows), _TOGETHER):
         some = rows[start : start + _TOGETHER]
-        links, scored = judge.links(some[:, 0], some[:, 1])
+        links, scored = estimates.links(some[:, 0], some[:, 1])
         assert scored is not None, "there is a model"
         place = np.arange(len(some)), some[:, 2]
         likely.append(links[place])

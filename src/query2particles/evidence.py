@@ -1,21 +1,22 @@
 """Evidence: the best assignment of a query's inner variables, as a tree of facts, each stored or predicted.
 
-An assignment is worth the product of its facts' probabilities: 1 where a fact is stored, else the calibrated
-probability of the one-hop query that asks for it, the geometric mean of asking from its head and from its tail. A
-complement is worth 1 − that of the best counter-path. The search goes from the answer backwards: of a projection's
-sources those are tried that promise most,
+An assignment is worth the product of its facts' probabilities: 1 where a fact is stored, else what a calibrated run
+says of the fact (`calibration`), the same as wherever that fact is shown. A complement is worth 1 − that of the best
+counter-path. The search goes from the answer backwards: of a projection's sources those are tried that promise most,
 
-    promise of a target × probability of the link to it × probability of being an answer of the query below,
+    promise of a target × estimate of the link to it × estimate of being an answer of the query below,
 
 over all entities, so that stored sources, the exact answers of the query below and the model's own favourites compete
-in one list; the product is what the source itself promises. A way of stored facts alone promises 1 at every step, so it
-is never lost. Then values are computed exactly, from the anchors up, over what was tried.
+in one list; the product is what the source itself promises. Estimates come from the scores of all entities, so that
+none needs to be judged alone. A way of stored facts alone promises 1 at every step, so it is never lost. Then values
+are computed from the probabilities of what was tried, from the anchors up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -45,10 +46,11 @@ from query2particles.query.rewrite import Unions
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from query2particles.calibration import Calibration
+    from query2particles.calibration import Judge
     from query2particles.engine.method import Method
+    from query2particles.engine.plausible import Plausible
 
-__all__ = ["Evidence", "Fact", "Judge", "Named", "Proof", "find_evidence"]
+__all__ = ["Estimates", "Evidence", "Fact", "Named", "Proof", "find_evidence"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -57,6 +59,9 @@ _SOURCES = 8
 
 _WIDEST = 32
 """How many entities are tried for one variable."""
+
+_APART, _FACTOR_APART = 0.02, 1.5
+"""A probability and what its evidence is worth differ where they are so far apart, and by such a factor."""
 
 _FLOOR = 1e-6
 """An assignment that is worth less is no evidence."""
@@ -149,9 +154,35 @@ class Evidence:
     answer: Named
     status: Literal["known", "supported", "predicted"]
     probability: float | None
+    """That it is an answer of the whole question."""
     threshold: float
     complete: bool
     tree: Proof
+    reasons: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    """Where the question is a single fact that is not stored: how much each feature moves its log odds."""
+
+    @property
+    def worth(self) -> float:
+        """What the best assignment is worth."""
+        return self.tree.value
+
+    @property
+    def difference(self) -> str | None:
+        """In a sentence, why the answer's probability is not what its evidence is worth; None where they agree."""
+        if self.probability is None or self.status == "known":
+            return None
+        claimed, worth = self.probability, self.worth
+        if abs(claimed - worth) < _APART or max(claimed, worth) < _FACTOR_APART * min(claimed, worth):
+            return None
+        if claimed > worth:
+            return (
+                f"The best way alone is worth {_percent(worth)}; the answer's {_percent(claimed)} counts all ways to "
+                "it, and how the whole question ranks it."
+            )
+        return (
+            f"These facts are worth {_percent(worth)} together; the answer's {_percent(claimed)} is lower, since so "
+            "few candidates that the whole question ranks like it come true."
+        )
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -160,63 +191,74 @@ class Evidence:
             "answer": self.answer.as_json(),
             "status": self.status,
             "probability": None if self.probability is None else round(self.probability, 4),
+            "worth": round(self.worth, 4),
+            "difference": self.difference,
+            "reasons": {name: round(value, 3) for name, value in self.reasons.items()},
             "threshold": self.threshold,
             "complete": self.complete,
             "tree": self.tree.as_json(),
         }
 
 
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
 @dataclass(frozen=True)
-class Judge:
-    """How likely things are: by stored edges, by a model where there is one, by its calibration where it has one."""
+class Estimates:
+    """Rough probabilities of all entities at once, by stored edges and by the scores of a model where there is one.
+
+    They say what is worth a closer look; what is shown is judged by itself.
+    """
 
     edges: Edges
     model: Method[Any] | None
-    calibration: Calibration | None
     unions: Unions = "native"
+    plausible: Plausible | None = None
 
     def links(self, entities: Ints, relations: Ints) -> tuple[Floats, Floats | None]:
         """How likely each one-hop query (n,) has each entity as an answer, (n, N); and the scores, given a model."""
         shape = SHAPES["1p"]
-        batch = {shape: np.stack([entities, relations], axis=1).astype(np.int64)}
-        known = exact_answers(self.edges, batch, workers=1)[shape]
+        ids = np.stack([entities, relations], axis=1).astype(np.int64)
+        known = exact_answers(self.edges, {shape: ids}, workers=1)[shape]
         if self.model is None:
-            return self._certain(known), None
+            return _certain(known), None
         from query2particles.engine.scored import score_all
 
-        scores, _ = score_all(self.model, batch, self.edges.entities)[shape]
-        return self.judged(shape, batch[shape], scores, known), scores.double().cpu().numpy()
+        scores, _ = score_all(self.model, {shape: ids}, self.edges.entities)[shape]
+        return self._of_scores(shape, ids, scores, known), scores.double().cpu().numpy()
 
     def members(self, shape: Query, ids: Ints, known: Sets) -> Floats:
-        """How likely each entity answers one query, (1, N), given the exact answers."""
-        if self.model is None:
-            return self._certain(known)
-        from query2particles.engine.disjuncts import Disjuncts
-
-        scores = Disjuncts.of(shape, self.unions).scores(self.model, ids, self.edges.entities)
-        return self.judged(shape, ids, scores, known)
-
-    def _certain(self, known: Sets) -> Floats:
-        found: Floats = (known.matrix().toarray() != known.complemented).astype(np.float64)
-        return found
-
-    def judged(self, shape: Query, ids: Ints, scores: Tensor, known: Sets) -> Floats:
-        """How likely each entity answers each query of one shape (n, N), by its scores and the exact answers.
+        """How likely each entity answers one query, (1, N), given the exact answers.
 
         `shape` may be a part of a larger one: its positions are columns of the ids.
         """
-        from query2particles.calibration import Contexts, family_of, masked
+        if self.model is None:
+            return _certain(known)
+        from query2particles.engine.disjuncts import Disjuncts
 
-        refuted = refuted_answers(self.edges, {shape: ids}, workers=1)[shape]
-        contexts = Contexts.of(scores, masked(scores, union([known, refuted])), known)
-        values = scores.double().cpu().numpy()
-        is_known, never = (self._certain(sets).astype(bool) for sets in (known, refuted))
-        if self.calibration is None:
-            return np.where(is_known, 1.0, np.where(never, 0.0, contexts.softmax(values)))
-        features = contexts.features(values)
-        guessed = self.calibration.predicted(family_of(shape), features)
-        stays = self.calibration.supported(features) if has_complement(shape) else np.ones_like(guessed)
-        return np.where(is_known, stays, np.where(never, 0.0, guessed))
+        scores = Disjuncts.of(shape, self.unions).scores(self.model, ids, self.edges.entities)
+        return self._of_scores(shape, ids, scores, known)
+
+    def _of_scores(self, shape: Query, ids: Ints, scores: Tensor, known: Sets) -> Floats:
+        """A softmax over what is open; 1 for what is known, 0 for what is ruled out or implausible."""
+        from query2particles.ranking import Contexts, masked
+
+        ruled_out = [refuted_answers(self.edges, {shape: ids}, workers=1)[shape]]
+        if self.plausible is not None:
+            ruled_out.append(self.plausible.echoes({shape: ids})[shape])
+        never = union(ruled_out)
+        contexts = Contexts.of(scores, masked(scores, union([known, never])), known)
+        found = contexts.softmax(scores.double().cpu().numpy())
+        if self.plausible is not None and (allowed := self.plausible.allowed(shape, ids)) is not None:
+            found[~allowed] = 0.0
+        is_known, is_out = (_certain(sets).astype(bool) for sets in (known, never))
+        return np.where(is_known, 1.0, np.where(is_out, 0.0, found))
+
+
+def _certain(known: Sets) -> Floats:
+    found: Floats = (known.matrix().toarray() != known.complemented).astype(np.float64)
+    return found
 
 
 def find_evidence(
@@ -227,23 +269,27 @@ def find_evidence(
     question: str,
     canonical: str,
     model: Method[Any] | None = None,
-    calibration: Calibration | None = None,
+    judge: Judge | None = None,
     split: Split = "test",
     unions: Unions = "native",
     threshold: float = 0.5,
 ) -> Evidence:
     """The best tree of facts for an entity as an answer of a query."""
-    judge = Judge(graph.at(split), model, calibration, unions)
+    estimates = Estimates(graph.at(split), model, unions, None if judge is None else judge.plausible)
+    reasons: Mapping[str, float] = {}
     if model is None:
-        search = _Search(graph, judge, query, threshold)
+        search = _Search(graph, estimates, None, query, threshold)
         tree, probability = search.tree(entity), None
     else:
         from query2particles.engine.ranks import scoring
 
         with scoring(model):
-            search = _Search(graph, judge, query, threshold)
+            search = _Search(graph, estimates, judge, query, threshold)
             tree = search.tree(entity)
-            probability = None if calibration is None else search.probability(entity)
+            probability = None if judge is None else search.probability(entity)
+            if judge is not None and tree.fact is not None and not tree.fact.stored and search.is_one_hop:
+                fact = tree.fact
+                reasons = judge.reasons(fact.head.id, 2 * fact.relation.id, fact.tail.id)
     is_known = bool(np.isin(entity, search.known[-1][0]))
     certain = is_known and not has_complement(query)
     return Evidence(
@@ -255,29 +301,42 @@ def find_evidence(
         threshold,
         tree.holds,
         tree,
+        reasons,
     )
 
 
 class _Search:
     """The search for one query: its nodes in the plan's order, branches before what they are branches of."""
 
-    def __init__(self, graph: Graph, judge: Judge, query: Query, threshold: float) -> None:
-        self.graph, self.judge, self.threshold = graph, judge, threshold
+    def __init__(self, graph: Graph, estimates: Estimates, judge: Judge | None, query: Query, threshold: float) -> None:
+        self.graph, self.estimates, self.judge, self.threshold = graph, estimates, judge, threshold
+        self.edges = estimates.edges
         self.shape, ids = abstract(query)
         self.ids = np.array([ids], dtype=np.int64)
         self.shapes = _in_order(self.shape)
         plan = compile_shapes((self.shape,), Exact.kind)
         self.nodes: Sequence[Node] = plan.nodes
-        self.known: Sequence[Sets] = execute(plan, Exact(judge.edges), [self.ids], keep=True)
+        self.known: Sequence[Sets] = execute(plan, Exact(self.edges), [self.ids], keep=True)
+
+    @property
+    def is_one_hop(self) -> bool:
+        return self.shape == SHAPES["1p"]
 
     def probability(self, entity: int) -> float:
         """That of the answer itself, as answers have it."""
-        from query2particles.engine.scored import score_all
+        from query2particles.ranking import rank
 
-        model, known = self.judge.model, self.known[-1]
-        assert model is not None, "without a model there is no probability"
-        scores, _ = score_all(model, {self.shape: self.ids}, self.judge.edges.entities, self.judge.unions)[self.shape]
-        return float(self.judge.judged(self.shape, self.ids, scores, known)[0, entity])
+        judge, model = self.judge, self.estimates.model
+        assert judge is not None, "something tells how likely answers are"
+        assert model is not None, "what is judged is a model"
+        batch = {self.shape: self.ids}
+        ranking = rank(model, self.edges, batch, 1, unions=self.estimates.unions, plausible=judge.plausible)[self.shape]
+        score, asked = ranking.scores[:1, entity : entity + 1].double().cpu().numpy(), np.array([[entity]])
+        if ranking.known.contain(asked)[0, 0]:
+            return float(judge.kept(self.shape, self.ids, ranking, score)[0, 0])
+        if union([ranking.refuted, judge.plausible.echoes(batch)[self.shape]]).contain(asked)[0, 0]:
+            return 0.0
+        return float(judge.open(self.shape, self.ids, ranking, score, asked)[0, 0])
 
     def tree(self, entity: int) -> Proof:
         """The best proof of one entity at the root."""
@@ -301,16 +360,22 @@ class _Search:
     def _links(self, node: Node, targets: Ints, promises: Floats) -> _Links:
         """The sources to try for the targets of a projection, and how likely each leads to each."""
         below, relation = node.below[0], int(self.ids[0, node.position])
-        backward, _ = self.judge.links(targets, np.full(len(targets), relation ^ 1))  # (targets, N)
+        backward, _ = self.estimates.links(targets, np.full(len(targets), relation ^ 1))  # (targets, N)
         if self.nodes[below].operator is Anchor:
             sources: Ints = self.ids[:, self.nodes[below].position]
             promised = np.ones(1)
         else:
-            members = self.judge.members(self.shapes[below], self.ids, self.known[below])
+            members = self.estimates.members(self.shapes[below], self.ids, self.known[below])
             sources, promised = self._promising(promises[:, None] * backward * members)
-        forward, scores = self.judge.links(sources, np.full(len(sources), relation))  # (sources, N)
-        both = np.sqrt(forward[:, targets].T * backward[:, sources])
-        stored = np.array([np.isin(sources, self.judge.edges.tails_of(int(one), relation ^ 1)) for one in targets])
+        forward, scores = self.estimates.links(sources, np.full(len(sources), relation))  # (sources, N)
+        stored = np.array([np.isin(sources, self.edges.tails_of(int(one), relation ^ 1)) for one in targets])
+        if self.judge is None:
+            both = np.sqrt(forward[:, targets].T * backward[:, sources])
+        else:
+            pairs = np.meshgrid(targets, sources, indexing="ij")
+            ends, starts = (one.ravel().astype(np.int64) for one in pairs)
+            facts = self.judge.guessed_facts(starts, np.full(len(starts), relation), ends)
+            both = facts.reshape(len(targets), len(sources))
         return _Links(
             relation,
             sources,

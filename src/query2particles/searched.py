@@ -10,18 +10,21 @@ blocks where its weights are too many to be loaded, and otherwise not at all, as
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from query2particles.calibration import Contexts, weights_digest
+from query2particles.calibration import weights_digest
 from query2particles.cluster import Cluster, Degraded
-from query2particles.engine.exact import Batch, exact_answers, refuted_answers
+from query2particles.engine.exact import Batch, exact_nodes, refuted_answers
 from query2particles.engine.method import Method
 from query2particles.engine.particles import particles_of
+from query2particles.engine.plausible import Plausible
 from query2particles.engine.ranks import finders
 from query2particles.engine.sets import Sets, union
 from query2particles.engine.table import Best, Search, Table
@@ -34,7 +37,7 @@ from query2particles.methods.guided import Guided
 from query2particles.methods.registry import Model
 from query2particles.query.algebra import Query
 from query2particles.query.rewrite import Unions
-from query2particles.ranking import Candidates
+from query2particles.ranking import Candidates, Contexts
 from query2particles.run import Run
 
 __all__ = ["By", "SearchedRanking", "Searching", "model_for", "rank_by_search", "search_for"]
@@ -43,6 +46,9 @@ By: TypeAlias = Literal["auto", "index", "exact"]
 
 _MANY = 1_000_000
 """Of so many entities, a joined run searches only what the index of its vectors proposes."""
+
+_SPARE = 4
+"""So many times as many entities as wanted are searched for where some may be of a wrong kind."""
 
 _LARGE = 1 << 30
 """Weights of so many bytes are left in their file, and scored in blocks."""
@@ -101,16 +107,24 @@ def search_for(run: Run, model: Model, searching: Searching, graph: str | None =
 class SearchedRanking:
     """The n queries of one shape: what is known, what is ruled out, and the best of what is neither."""
 
-    known: Sets
+    nodes: Sequence[Sets]
+    """The exact answers of every part of the shape, in the order of its plan."""
     refuted: Sets
     contexts: Contexts
-    best: Best
+    best: Ints  # (n, k) entities that are open
+    best_scores: npt.NDArray[np.float64]  # (n, k), −∞ where there are fewer
     particles: Tensor  # (n, w, d)
     search: Search
 
+    @property
+    def known(self) -> Sets:
+        """The exact answers."""
+        return self.nodes[-1]
+
     def best_open(self, row: int, k: int) -> Candidates:
         """The best of those that may be answers or not; `k` is at most what was asked for."""
-        return _candidates(self.best, row, k)
+        there = np.isfinite(self.best_scores[row, :k])
+        return Candidates(self.best[row, :k][there], self.best_scores[row, :k][there])
 
     def best_known(self, row: int, k: int) -> Candidates:
         """The best of the known ones."""
@@ -126,22 +140,50 @@ class SearchedRanking:
         return finders((self.particles @ vectors.transpose(1, 2)).numpy())
 
     def _best_of(self, sets: Sets, row: int, k: int) -> Candidates:
-        return _candidates(_best_among(self.search, self.particles[row : row + 1], sets.rows(row, row + 1), k), 0, k)
+        best = _best_among(self.search, self.particles[row : row + 1], sets.rows(row, row + 1), k)
+        there = np.isfinite(best.scores[0, :k])
+        return Candidates(best.entities[0, :k][there], best.scores[0, :k][there])
 
 
 def rank_by_search(
-    method: Method[Any], search: Search, edges: Edges, batch: Batch, k: int, *, unions: Unions = "native"
+    method: Method[Any],
+    search: Search,
+    edges: Edges,
+    batch: Batch,
+    k: int,
+    *,
+    unions: Unions = "native",
+    plausible: Plausible | None = None,
 ) -> dict[Query, SearchedRanking]:
-    """Of every query what is known from stored edges, and the best of the rest; call it in `scoring`."""
-    known = exact_answers(edges, batch, workers=1)
+    """Of every query what is known from stored edges, and the best of the rest; call it in `scoring`.
+
+    Kinds are looked at only of what the search finds, which is asked for more than is wanted.
+    """
+    nodes = exact_nodes(edges, batch)
     refuted = refuted_answers(edges, batch, workers=1)
+    echoes = {} if plausible is None else plausible.echoes(batch)
     found = {}
     for shape, particles in particles_of(method, batch, unions).items():
-        closed = union([known[shape], refuted[shape]])
-        best = _best_among(search, particles, closed.complement(), k)
-        contexts = _contexts(search, particles, best, known[shape])
-        found[shape] = SearchedRanking(known[shape], refuted[shape], contexts, best, particles, search)
+        known = nodes[shape][-1]
+        closed = union([known, refuted[shape], *([echoes[shape]] if echoes else [])])
+        wanted = k if plausible is None else min(_SPARE * k, edges.entities)
+        best = _best_among(search, particles, closed.complement(), wanted)
+        contexts = _contexts(search, particles, best, known)
+        entities, scores = best.entities, best.scores
+        if plausible is not None:
+            entities, scores = _of_right_kind(plausible, shape, batch[shape], entities, scores, k)
+        found[shape] = SearchedRanking(nodes[shape], refuted[shape], contexts, entities, scores, particles, search)
     return found
+
+
+def _of_right_kind(
+    plausible: Plausible, shape: Query, ids: Ints, entities: Ints, scores: npt.NDArray[np.float64], k: int
+) -> tuple[Ints, npt.NDArray[np.float64]]:
+    """The first k entities of each row (n, m) that can answer its query."""
+    fits = plausible.fits(shape, ids, np.maximum(entities, 0)) & np.isfinite(scores)
+    order = np.argsort(~fits, axis=1, kind="stable")[:, :k]
+    chosen = np.where(np.take_along_axis(fits, order, axis=1), np.take_along_axis(scores, order, axis=1), -np.inf)
+    return np.take_along_axis(entities, order, axis=1), chosen
 
 
 def _best_among(search: Search, particles: Tensor, sets: Sets, k: int) -> Best:
@@ -169,8 +211,3 @@ def _contexts(search: Search, particles: Tensor, best: Best, known: Sets) -> Con
         every = search.best(particles[torch.as_tensor(nothing)], 1)
         totals[nothing], highest[nothing] = every.log_totals, every.scores[:, 0]
     return Contexts(totals, highest, known.sizes.astype(np.float64))
-
-
-def _candidates(best: Best, row: int, k: int) -> Candidates:
-    there = np.isfinite(best.scores[row, :k])
-    return Candidates(best.entities[row, :k][there], best.scores[row, :k][there])

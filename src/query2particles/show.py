@@ -303,11 +303,22 @@ def _evidence_words(proof: Proof) -> str:
 
 
 def print_calibration(title: str, calibration: Calibration) -> None:
+    """How far what guesses claim is from what came true: of the top guess of each question, and of all guesses."""
     rows = [
-        (name, one.queries, one.samples, f"{100 * one.before:.2f}", f"{100 * one.after:.2f}")
+        (
+            name,
+            one.questions,
+            f"{100 * one.top_ece:.1f}",
+            f"{100 * one.ece:.2f}",
+            one.likely,
+            f"{100 * one.likely_claimed:.0f}" if one.likely else "–",
+            f"{100 * one.likely_true:.0f}" if one.likely else "–",
+        )
         for name, one in calibration.figures.items()
     ]
-    print_table(title, ("family", "queries", "entities", "softmax", "calibrated"), rows, right=range(1, 5))
+    of_likely = ("guesses of 50 % or more", "they claim, %", "came true, %")
+    columns = ("questions with", "number", "error of top guesses, %", "of all guesses, %", *of_likely)
+    print_table(title, columns, rows, right=range(1, len(columns)))
 
 
 def print_discoveries(what: str, found: Sequence[Discovery]) -> None:

@@ -22,7 +22,7 @@ import torch
 from query2particles.bench.load import Load, post, send_for
 from query2particles.bench.models import in_words
 from query2particles.bench.record import Bench, Say
-from query2particles.calibration import Calibration, Curve, save_calibration
+from query2particles.calibration import Calibration, save_calibration
 from query2particles.checkpoint import State
 from query2particles.config import build, configured
 from query2particles.errors import UsageError
@@ -47,9 +47,6 @@ _ENTITIES, _RELATIONS, _FACTS = 14_505, 237, 272_115
 
 _EACH = 200
 """Questions of each shape."""
-
-_CURVE = Curve((1.0, 0.1, -0.1), 0.0, tuple((x / 20, x / 20) for x in range(21)))
-"""An untrained model cannot be calibrated, but probabilities take their time whatever they are worth."""
 
 _NAME = "FB15k-237"
 _STARTING = 120
@@ -184,7 +181,8 @@ def _subject(
             torch.manual_seed(config.training.seed)
             model = build(config, graph).eval()
         run.save_best(model, State())
-        save_calibration(run, Calibration({"all": _CURVE}))
+        # An untrained model cannot be calibrated, but probabilities take their time whatever they are worth.
+        save_calibration(run, Calibration.by_scores(model, graph.at("train").relations))
         yield graph, run.folder, questions
 
 

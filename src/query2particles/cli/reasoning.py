@@ -12,7 +12,7 @@ import typer
 
 from query2particles.cli.root import Json, SplitName, app, split_of, writable
 from query2particles.cli.training import Device, DeviceName, device_named
-from query2particles.errors import UsageError, WorkloadError
+from query2particles.errors import UsageError
 
 if TYPE_CHECKING:
     from query2particles.calibration import Calibration
@@ -32,11 +32,18 @@ class FormatName(StrEnum):
 
 
 def calibrate_run(run: Run, graph: Graph, device: str) -> Calibration:
-    """Fit a run's probabilities to its validation queries, and save them with their picture, where it can be drawn."""
-    from query2particles.calibration import RELIABILITY, plot_reliability, save_calibration, weights_digest
+    """Learn a run's probabilities from natural questions, and save them with their picture, where it can be drawn."""
+    from query2particles.calibration import (
+        RELIABILITY,
+        plot_reliability,
+        questions_for,
+        save_calibration,
+        weights_digest,
+    )
     from query2particles.calibration import calibrate as fit
+    from query2particles.methods.registry import attach_stored
+    from query2particles.query.algebra import SHAPES
     from query2particles.show import progress_bar
-    from query2particles.train import validation_set
 
     training = run.config.training
     if not training.holds_out:
@@ -45,26 +52,22 @@ def calibrate_run(run: Run, graph: Graph, device: str) -> Calibration:
             f"{run.folder} was trained on {facts}: nothing is left to learn from how sure it may be. Train a run "
             f"without {'--all-edges' if training.all_edges else 'valid_edges'}"
         )
-    validation = validation_set(graph, training)
-    if validation is None:
-        raise WorkloadError(
-            f"{graph.name} has no validation facts that queries could be drawn from, and the run names no folder of "
-            "validation queries; import the graph with some held out (q2p graph import --split)"
-        )
     weights = weights_digest(run)  # taken first: should training save newer ones meanwhile, they have no calibration
-    model = run.model(graph, device)
-    with progress_bar("calibrating", sum(map(len, validation[0].values()))) as progress:
-        fitted, judged = fit(model, graph.at("train"), *validation, unions=training.unions, progress=progress)
+    model, stored = run.model(graph, device), graph.without("valid")
+    attach_stored(model, stored)
+    asked = questions_for(len(graph.entities), device)
+    with progress_bar("calibrating", asked["one_hop"] + asked["longer"] * (len(SHAPES) - 1)) as progress:
+        fitted, judged = fit(model, stored, graph.at("test"), **asked, unions=training.unions, progress=progress)
     saved = save_calibration(run, replace(fitted, weights=weights))
     if find_spec("matplotlib") is not None:  # a machine that only trains needs none
-        title = f"{run.folder.name}: probabilities on validation queries that no fit had seen"
+        title = f"{run.folder.name}: what guesses claim and what comes true, on questions that no fit had seen"
         plot_reliability(judged, run.folder / RELIABILITY, title=title)
     return saved
 
 
 @app.command()
 def calibrate(run: RunFolder, graph: MovedGraph = None, device: Device = DeviceName.auto, json: Json = False) -> None:
-    """Learn from validation queries how likely a run's guesses are true. Training ends with this by itself."""
+    """Learn from natural questions how likely a run's guesses are true. Training ends with this by itself."""
     from query2particles.calibration import CALIBRATION
     from query2particles.files import check_writable
     from query2particles.joined import open_run
@@ -76,7 +79,7 @@ def calibrate(run: RunFolder, graph: MovedGraph = None, device: Device = DeviceN
     if json:
         print_json({"run": str(run), "figures": found.as_json()["figures"]})
         return
-    print_calibration(f"{run}: expected calibration error, in percent, on queries that no fit had seen", found)
+    print_calibration(f"{run}: guesses on natural questions that no fit had seen", found)
     note(f"Saved in {run / CALIBRATION}.")
 
 

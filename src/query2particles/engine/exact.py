@@ -35,7 +35,16 @@ from query2particles.query.algebra import (
 )
 from query2particles.query.bounds import refuted
 
-__all__ = ["Batch", "Exact", "chunk_size", "exact_answers", "exact_answers_of", "fits", "refuted_answers"]
+__all__ = [
+    "Batch",
+    "Exact",
+    "chunk_size",
+    "exact_answers",
+    "exact_answers_of",
+    "exact_nodes",
+    "fits",
+    "refuted_answers",
+]
 
 Batch = Mapping[Query, Ints]
 """{shape: ids (n, positions)}: queries of mixed shapes."""
@@ -155,9 +164,7 @@ def exact_answers(
     progress: Callable[[int], object] | None = None,
 ) -> dict[Query, Sets]:
     """The answers of every query of a batch, in chunks, on all cores (or `workers` threads)."""
-    for shape, ids in batch.items():
-        if not fits(edges, shape, ids):
-            raise QueryError(f"{nickname(shape)} queries name entities or relations that the graph does not have")
+    _check_fit(edges, batch)
     method = Exact(edges)
     workers = workers or os.cpu_count() or 1
     total = sum(map(len, batch.values()))
@@ -178,6 +185,22 @@ def exact_answers(
             if progress is not None:
                 progress(sum(map(len, answered.values())))
     return {shape: Sets.stack(found) if found else _no_sets(edges, shape) for shape, found in pieces.items()}
+
+
+def exact_nodes(edges: Edges, batch: Batch) -> dict[Query, list[Sets]]:
+    """The exact answers of every part of each shape, in the order of its plan: those of the whole query come last."""
+    _check_fit(edges, batch)
+    found = {}
+    for shape, ids in batch.items():
+        nodes = execute(compile_shapes((shape,), Exact.kind), Exact(edges), [ids], keep=True)
+        found[shape] = [sets.in_order() for sets in nodes]
+    return found
+
+
+def _check_fit(edges: Edges, batch: Batch) -> None:
+    for shape, ids in batch.items():
+        if not fits(edges, shape, ids):
+            raise QueryError(f"{nickname(shape)} queries name entities or relations that the graph does not have")
 
 
 def _no_sets(edges: Edges, shape: Query) -> Sets:

@@ -12,6 +12,7 @@ Beyond this protocol a method has those of `intersect(branches)`, `union(branche
     penalty(shape, ids, positives)  what training adds to the loss of some queries of one shape
     trainee                         the module that is trained and saved in place of the method
     attach(edges)                   the training edges, before it is trained or asked
+    scorers                         the methods that score single facts in its place, by name (calibration/facts)
     replayed = False                scoring looks at values or takes many steps: no CUDA graph of it (engine/scored)
 """
 

@@ -103,6 +103,13 @@ class Sets:
         values = np.concatenate([sets.values for sets in several])
         return replace(several[0], offsets=np.append(np.concatenate(offsets), starts[-1]), values=values)
 
+    def contain(self, entities: Ints) -> npt.NDArray[np.bool_]:
+        """(n, k): whether each of k entities of row i is a member of set i."""
+        rows = np.broadcast_to(np.arange(len(self))[:, None], entities.shape)
+        listed = np.asarray(self.matrix()[rows.ravel(), entities.ravel()]).reshape(entities.shape)
+        found: npt.NDArray[np.bool_] = listed != self.complemented
+        return found
+
     def matrix(self) -> sparse.csr_array:
         """(n, entities), true where a row lists the entity."""
         matrix = self.in_order()._as_matrix()

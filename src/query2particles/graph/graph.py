@@ -83,6 +83,25 @@ class Graph:
         """The edges of a nested level."""
         return self.levels[split]
 
+    def without(self, split: Split) -> Edges:
+        """All edges but those of one split's own facts. Of a graph too large for copies, those of the splits below."""
+        if split == "test" or self.at("test") is self.at(split):
+            return self.at(smaller(split))
+        above, own, below = self.at("test"), self.at(split), self.at(smaller(split))
+        if above.large:
+            return below
+        added = np.setdiff1d(_packed(own), _packed(below), assume_unique=True)
+        kept = np.isin(_packed(above), added, assume_unique=True, invert=True)
+        heads, relations = above.heads_and_relations()
+        forward = kept & (relations % 2 == 0)
+        return Edges.of(
+            heads[forward],
+            relations[forward] // 2,
+            above.tails[forward],
+            entity_count=above.entities,
+            relation_count=above.relations // 2,
+        )
+
     @property
     def name(self) -> str:
         return str(self.about.get("name", "graph"))
@@ -170,6 +189,11 @@ class Graph:
         if graph.facts() != facts:
             raise unreadable(folder, f"{_MANIFEST} counts other facts than there are")
         return graph
+
+
+def _packed(edges: Edges) -> Ints:
+    """A number for each edge."""
+    return np.repeat(edges.keys, edges.row_lengths[:-1]) * edges.entities + edges.tails
 
 
 def checked_about(about: object) -> dict[str, Any]:

@@ -80,6 +80,16 @@ class Joint(nn.Module):
 
     weights: Tensor
 
+    def attach(self, edges: Edges) -> None:
+        """What is stored from now on."""
+        self.tree.attach(edges)
+        self.conditions = Conditions(edges).to(self.weights.device)
+
+    @property
+    def scorers(self) -> dict[str, Any]:
+        """What scores single facts."""
+        return {"particles": self.vectors, "links": self.tree.links}
+
     def anchor(self, entities: Tensor) -> JointState:
         return JointState(
             self.vectors.anchor(entities),

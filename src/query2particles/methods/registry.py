@@ -16,7 +16,7 @@ from query2particles.methods import betae, cone, cqd, cqd_co, emql, gqe, links, 
 from query2particles.query.algebra import Complement, Intersect, Query, Union
 from query2particles.query.rewrite import Unions
 
-__all__ = ["METHODS", "Entry", "Model", "make", "trainee_of"]
+__all__ = ["METHODS", "Entry", "Model", "attach_stored", "make", "trainee_of"]
 
 
 class Model(nn.Module, Method[Any]):
@@ -95,10 +95,15 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
 def make(name: str, edges: Edges, settings: Any) -> Model:
     """The untrained method for a graph, from the edges that it is trained on."""
     model = METHODS[name].method(edges.entities, edges.relations, settings)
+    attach_stored(model, edges)
+    return cast(Model, model)
+
+
+def attach_stored(model: nn.Module, edges: Edges) -> None:
+    """What is stored from now on, for methods that answer from stored facts, too; others do not look at it."""
     attach: Callable[[Edges], None] | None = getattr(model, "attach", None)
     if attach is not None:
         attach(edges)
-    return cast(Model, model)
 
 
 def trainee_of(model: nn.Module) -> Model:

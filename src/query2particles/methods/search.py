@@ -92,6 +92,11 @@ class Decomposition(nn.Module):
         """What is trained and saved."""
         return self.links
 
+    @property
+    def scorers(self) -> dict[str, links.Links]:
+        """What scores single facts."""
+        return {"links": self.links}
+
     def ids_of(self, query: Query) -> Tensor:
         """The ids of one query, (1, positions), where the link predictor is."""
         return torch.tensor([tuple(query_ids(query))], device=self.links.entities.device)

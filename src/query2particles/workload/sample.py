@@ -53,7 +53,7 @@ from query2particles.query.algebra import (
 )
 from query2particles.workload.labels import Labels, label, labels_between
 
-__all__ = ["Sample", "draw_answers", "draw_queries", "sample_shape"]
+__all__ = ["Answers", "Sample", "draw_answers", "draw_queries", "sample_shape"]
 
 _ROUND = 2048
 _WINDOW = 200_000

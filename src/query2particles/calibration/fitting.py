@@ -1,0 +1,309 @@
+"""Learning from natural questions how likely guesses are: validation facts are held out, and tell what comes true.
+
+All other facts count as stored, as they do when questions are asked. Of every one-hop question the best open entities
+are judged, the missing answers among the others, and a few random ones of the right kind, each of which stands for
+many. Of longer questions the best open entities are; where there is a complement, also the best known ones, which
+missing facts may take back.
+
+What is fitted to all questions is judged by fits to one half of them, on the other half.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from query2particles.calibration.additive import Additive, Samples
+from query2particles.calibration.calibration import ANY, ONE_HOP, POOL, Calibration, name_of, summed
+from query2particles.calibration.facts import FactFeatures
+from query2particles.calibration.questions import KNOWN, OPEN, QuestionFeatures, last_relation
+from query2particles.calibration.rates import Rates
+from query2particles.calibration.reliability import Judged
+from query2particles.engine.disjuncts import Disjuncts
+from query2particles.engine.exact import exact_answers
+from query2particles.engine.method import Method
+from query2particles.engine.plausible import Plausible
+from query2particles.engine.ranks import rows_at_once, scoring
+from query2particles.errors import WorkloadError
+from query2particles.graph.edges import Edges, Ints
+from query2particles.query.algebra import SHAPES, Query, has_complement
+from query2particles.query.rewrite import Unions
+from query2particles.ranking import Ranking, rank
+from query2particles.workload.labels import Labels, labels_between
+from query2particles.workload.natural import natural_questions, telling_questions
+
+__all__ = ["calibrate", "questions_for", "rankings_of"]
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Flags: TypeAlias = npt.NDArray[np.bool_]
+
+_RANDOM = 10
+"""Of each one-hop question, as many random entities are judged beside the best ones."""
+
+_HELD = 1.0
+"""Holds what few questions tell about the answers beyond the best open entities down to none."""
+
+_FEWEST = 10
+"""With fewer true samples nothing is fitted."""
+
+_COPIES = 4
+"""Of the scores of questions that are ranked together, at the peak: so much smaller are their groups."""
+
+_LOST = "lost"
+_RISING = frozenset({"facts", "score", "low score"})
+"""Features of longer questions whose weights are not negative."""
+
+_PENALTY = 30.0
+"""Of longer questions: what single facts say is taken as it is unless many questions say otherwise."""
+
+_ON_CPU: tuple[tuple[float, dict[str, int]], ...] = (
+    (10_000, {"one_hop": 4000, "longer": 200}),
+    (40_000, {"one_hop": 3000, "longer": 100}),
+    (200_000, {"one_hop": 2000, "longer": 50}),
+    (math.inf, {"one_hop": 500, "longer": 10}),
+)
+"""Of graphs with up to so many entities."""
+
+
+def questions_for(entities: int, device: str) -> dict[str, int]:
+    """How many questions tell enough, and take a minute at most: one-hop ones, and of every other shape."""
+    if device != "cpu":
+        return {"one_hop": 6000, "longer": 300}
+    return next(asked for most, asked in _ON_CPU if entities <= most)
+
+
+def calibrate(
+    method: Method[Any],
+    stored: Edges,
+    larger: Edges,
+    *,
+    one_hop: int,
+    longer: int,
+    unions: Unions = "native",
+    seed: int = 0,
+    progress: Callable[[int], object] = lambda _: None,
+) -> tuple[Calibration, Mapping[str, Judged]]:
+    """Fit to what larger edges add to stored ones, and judge that on questions that the fit has not seen.
+
+    There are `one_hop` one-hop questions, and `longer` of every other shape that the method can answer.
+    """
+    if larger.facts == stored.facts:
+        raise WorkloadError(
+            "the graph has no validation facts that could tell how sure guesses may be; import it with some held out "
+            "(q2p graph import --split)"
+        )
+    telling = telling_questions(stored, larger, count=one_hop, seed=seed)
+    shapes = [shape for shape in SHAPES.values() if not Disjuncts.of(shape, unions).lacking(method)]
+    others = natural_questions(stored, larger, count=longer, one_hop=0, seed=seed, shapes=shapes)
+    batch = {SHAPES["1p"]: telling.ids, **{shape: ids for shape, ids in others.items() if shape != SHAPES["1p"]}}
+    before, after = (exact_answers(edges, batch) for edges in (stored, larger))
+    gathered = _Gathered(method, stored, Rates.fit(stored, larger), np.random.default_rng(seed))
+    with scoring(method):
+        for shape, ids in batch.items():
+            weights = telling.weights if shape == SHAPES["1p"] else np.ones(len(ids))
+            labels = labels_between(before[shape], after[shape])
+            for rows, ranking in rankings_of(method, stored, shape, ids, unions, gathered.plausible):
+                own = labels.take(np.arange(rows.start, rows.stop))
+                gathered.add(shape, ids[rows], weights[rows], own, ranking)
+                progress(len(ranking.best))
+    return gathered.fitted()
+
+
+def rankings_of(
+    method: Method[Any], edges: Edges, shape: Query, ids: Ints, unions: Unions, plausible: Plausible
+) -> Iterator[tuple[slice, Ranking]]:
+    """The best open entities of the questions of one shape, as many rows at a time as fit; call it in `scoring`."""
+    parts = len(Disjuncts.of(shape, unions).shapes)
+    together = max(1, rows_at_once(method, edges.entities) // (parts * _COPIES))
+    k = min(POOL, edges.entities)
+    for start in range(0, len(ids), together):
+        rows = slice(start, min(start + together, len(ids)))
+        yield rows, rank(method, edges, {shape: ids[rows]}, k, unions=unions, plausible=plausible)[shape]
+
+
+class _Gathered:
+    """Samples of all questions so far, by what they are judged as."""
+
+    def __init__(self, method: Method[Any], edges: Edges, rates: Rates, generator: np.random.Generator) -> None:
+        self.method, self.edges, self.rates, self.generator = method, edges, rates, generator
+        self.plausible = Plausible(edges)
+        self.features = FactFeatures(method, edges, self.plausible.kinds, rates)
+        self.samples: dict[str, list[Samples]] = {}
+        self.best: dict[str, list[Samples]] = {}
+        """Of the best open entities alone."""
+        self.missing: dict[str, list[Ints]] = {}
+        """How many answers each question misses."""
+        self.relation: dict[str, list[Ints]] = {}
+        self.asked: Counter[str] = Counter()
+        """How many questions of each name there were: they are numbered in turn."""
+
+    def add(self, shape: Query, ids: Ints, weights: Floats, labels: Labels, ranking: Ranking) -> None:
+        name, relation = name_of(shape), last_relation(shape, ids)
+        first = self.asked[name]
+        true = labels.hard.contain(ranking.best)
+        rows, places = np.nonzero(ranking.best_scores > -np.inf)
+        entities, question = ranking.best[rows, places], rows + first
+        if name == ONE_HOP:
+            others = self._others(ids, labels, ranking)
+            heads, relations, tails, flags, each = (
+                np.concatenate(columns)
+                for columns in zip(
+                    (ids[rows, 0], ids[rows, 1], entities, true[rows, places], np.ones(len(rows))),
+                    (ids[others.rows, 0], ids[others.rows, 1], others.entities, others.true, others.stand_for),
+                    strict=True,
+                )
+            )
+            of_question = np.concatenate([rows, others.rows])
+            every = Samples(
+                self.features(heads, relations, tails),
+                relations // 2,
+                weights[of_question] * each,
+                of_question + first,
+                flags.astype(bool),
+            )
+            best = every.take(np.arange(len(rows)))
+            self._keep(name, every)
+        else:
+            features = QuestionFeatures(shape, ids, ranking.nodes, ranking.contexts, self.features, self.facts)
+            scores = np.where(np.isfinite(ranking.best_scores), ranking.best_scores, 0.0)
+            values = features.of_open(scores, ranking.best)[rows, places]
+            best = Samples(values, relation[rows] // 2, weights[rows], question, true[rows, places])
+            self._keep(name, best)
+            if has_complement(shape):
+                self._keep(_LOST, self._known(features, labels, ranking, first))
+        self.best.setdefault(name, []).append(best)
+        self.relation.setdefault(name, []).append(relation[rows])
+        self.missing.setdefault(name, []).append(labels.hard.sizes.astype(np.int64))
+        self.asked[name] += len(ids)
+
+    @cached_property
+    def of_facts(self) -> Additive:
+        """Fitted to one-hop questions, which come before all others: these are judged by it."""
+        found = self._additives({ONE_HOP: Samples.joined(self.samples[ONE_HOP])})
+        if ONE_HOP not in found:
+            raise WorkloadError(
+                "the validation facts are too few to learn from how sure guesses may be: hardly any of them answers a "
+                "question that was drawn; import the graph with more held out (q2p graph import --split)"
+            )
+        return found[ONE_HOP]
+
+    def facts(self, heads: Ints, relations: Ints, tails: Ints) -> Floats:
+        """How likely facts are that are not stored."""
+        return self.of_facts(self.features(heads, relations, tails), relations // 2)
+
+    def _keep(self, name: str, samples: Samples) -> None:
+        self.samples.setdefault(name, []).append(samples)
+
+    def _others(self, ids: Ints, labels: Labels, ranking: Ranking) -> _Others:
+        """Of one-hop questions, the missing answers that are not among the best, and random entities that are none."""
+        allowed = self.plausible.allowed(SHAPES["1p"], ids)
+        assert allowed is not None, "a hop has tails of some kinds"
+        allowed = allowed.copy()
+        np.put_along_axis(allowed, ranking.best, values=False, axis=1)
+        allowed[np.arange(len(ids)), ids[:, 0]] = False
+        found = []
+        for row, open_to in enumerate(allowed):
+            hard = labels.hard[row]
+            missed = np.setdiff1d(hard, ranking.best[row])
+            open_to[hard] = open_to[labels.easy[row]] = False
+            candidates = np.flatnonzero(open_to)
+            random = self.generator.choice(candidates, min(_RANDOM, len(candidates)), replace=False)
+            stand_for = np.append(np.ones(len(missed)), np.full(len(random), len(candidates) / max(len(random), 1)))
+            entities = np.append(missed, random).astype(np.int64)
+            found.append((np.full(len(entities), row), entities, np.arange(len(entities)) < len(missed), stand_for))
+        return _Others(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+    def _known(self, features: QuestionFeatures, labels: Labels, ranking: Ranking, first: int) -> Samples:
+        """Known answers of questions with a complement: whether a missing fact took each back."""
+        count = len(ranking.best)
+        scores, entities = np.zeros((count, POOL)), np.zeros((count, POOL), dtype=np.int64)
+        there = np.zeros((count, POOL), dtype=bool)
+        for row in range(count):
+            some = ranking.best_known(row, POOL)
+            size = len(some.scores)
+            scores[row, :size], entities[row, :size], there[row, :size] = some.scores, some.entities, True
+        rows, places = np.nonzero(there)
+        none = np.zeros(len(rows), dtype=np.int64)
+        values = features.of_known(scores)[rows, places]
+        return Samples(values, none, np.ones(len(rows)), rows + first, labels.lost.contain(entities)[rows, places])
+
+    def fitted(self) -> tuple[Calibration, Mapping[str, Judged]]:
+        """What all samples say, and how what one half says does on the other."""
+        samples = {name: Samples.joined(parts) for name, parts in self.samples.items()}
+        if longer := [one for name, one in samples.items() if name not in (ONE_HOP, _LOST)]:
+            samples[ANY] = Samples.joined(longer)
+        whole = {**self._additives(samples), ONE_HOP: self.of_facts}
+        halves = [
+            self._additives({name: one.take(one.question % 2 == half) for name, one in samples.items()})
+            for half in (0, 1)
+        ]
+        judged, beyond = {}, {ANY: 0.0}
+        for name, parts in self.best.items():
+            best = Samples.joined(parts)
+            claimed = np.zeros(len(best.true))
+            for half, additives in enumerate(halves):
+                own = best.question % 2 != half
+                if (additive := _named(additives, name) or _named(whole, name)) is not None:
+                    claimed[own] = additive(best.features[own], best.relation[own])
+            missing = np.concatenate(self.missing[name])
+            numbered = best.question
+            pool = np.zeros((len(missing), POOL))
+            place = np.arange(len(numbered)) - np.searchsorted(numbered, numbered)
+            pool[numbered, place] = claimed
+            beyond[name] = _fit_beyond(pool, missing)
+            relation = np.concatenate(self.relation[name])
+            judged[name] = Judged(claimed, best.true, numbered, relation, best.weight)
+        figures = {name: one.figures() for name, one in judged.items() if len(one.claimed)}
+        questions = {name: one for name, one in whole.items() if name not in (ONE_HOP, _LOST)}
+        return Calibration(whole[ONE_HOP], questions, whole.get(_LOST), self.rates, beyond, figures), judged
+
+    def _additives(self, samples: Mapping[str, Samples]) -> dict[str, Additive]:
+        """Of all that have enough samples."""
+        found = {}
+        for name, one in samples.items():
+            if one.true.sum() < _FEWEST:
+                continue
+            if name == ONE_HOP:
+                names, rising = FactFeatures.names_for(self.method), FactFeatures.rising_for(self.method)
+            else:
+                names = KNOWN if name == _LOST else OPEN
+                rising = tuple(one in _RISING for one in names)
+            if name == ONE_HOP:
+                found[name] = Additive.fit(names, one, rising=rising, by_relation=True)
+            else:
+                usual = [float(feature == "facts") for feature in names]
+                found[name] = Additive.fit(
+                    names, one, rising=rising, by_relation=name != _LOST, usual=usual, penalty=_PENALTY
+                )
+        return found
+
+
+@dataclass(frozen=True)
+class _Others:
+    """Entities of one-hop questions beside the best ones: of which question, whether true, how many each stands for."""
+
+    rows: Ints
+    entities: Ints
+    true: Flags
+    stand_for: Floats
+
+
+def _named(additives: Mapping[str, Additive], name: str) -> Additive | None:
+    return additives.get(name) or (None if name == ONE_HOP else additives.get(ANY))
+
+
+def _fit_beyond(probabilities: Floats, missing: Ints) -> float:
+    """How many answers beyond the best open entities come closest to the numbers of missing answers (n,).
+
+    Large numbers vary more, and count less.
+    """
+    own, others = summed(probabilities)
+    each = 1 / (1 + own + others)
+    return max(0.0, float(each * others @ (missing - own)) / (float(each * others @ others) + _HELD))
