@@ -25,6 +25,7 @@ FLOORS = [
     {"methods"},
     {"workload"},
     {"evaluate"},
+    {"verdict"},
     {"config"},
     {"presets"},
     {"checkpoint", "curriculum", "tables"},

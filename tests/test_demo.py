@@ -47,7 +47,7 @@ def test_what_people_see(tmp_path: Path) -> None:
         assert words in shown
     for name in SHAPES:
         assert shown.count(f"│ {name} ") == 2  # what was drawn, and how well it went
-    for method in ("frequent tails", "relax and count", "Query2Particles"):
+    for method in ("frequent-tails", "relax-and-count", "Query2Particles"):
         assert method in shown
     for mean in ("EPFO", "negation", "all"):
         assert f"{mean} (mean)" in shown
@@ -67,12 +67,12 @@ def test_every_shape_is_drawn_and_every_method_measured(told: dict[str, object])
     assert isinstance(mrr, dict)
     assert [row["shape"] for row in samples] == list(SHAPES)
     assert all(row["queries"] == 5 and row["hard"] > 0 for row in samples)
-    assert list(mrr) == ["frequent tails", "relax and count", "Query2Particles"]
+    assert list(mrr) == ["frequent-tails", "relax-and-count", "Query2Particles"]
     for averages in mrr.values():
         assert set(averages) == {"epfo", "negation", "all"}
         assert all(0 < value < 100 for value in averages.values())
     # Five queries are enough to tell a method that looks at the question from one that was hardly trained.
-    assert mrr["relax and count"]["epfo"] > mrr["Query2Particles"]["epfo"]
+    assert mrr["relax-and-count"]["epfo"] > mrr["Query2Particles"]["epfo"]
 
 
 def test_guesses_are_news_and_held_out_facts_judge_them(atlas: Graph) -> None:
@@ -100,11 +100,9 @@ def test_unions_are_answered_as_the_run_says(atlas: Graph, monkeypatch: pytest.M
         return []
 
     monkeypatch.setattr(demo, "predict", remember)
-    monkeypatch.setattr(demo, "evaluate", remember)
     method = RelaxAndCount(atlas.at("train"))
     assert len(list(demo.guess_all(atlas, method, k=5, unions="dnf"))) == len(demo.QUESTIONS)
-    demo.compare({"one": method}, {}, {}, unions="dnf")
-    assert asked == ["dnf"] * (len(demo.QUESTIONS) + 1)
+    assert asked == ["dnf"] * len(demo.QUESTIONS)
 
 
 def test_an_earlier_demo_gives_way(tmp_path: Path, told: dict[str, object], atlas: Graph) -> None:
@@ -164,5 +162,5 @@ def test_the_model_beats_what_learns_nothing(tmp_path: Path) -> None:
     assert process.returncode == 0, stderr
     mrr = json.loads(stdout)["mrr"]
     for average in ("epfo", "negation"):
-        best = max(mrr["frequent tails"][average], mrr["relax and count"][average])
+        best = max(mrr["frequent-tails"][average], mrr["relax-and-count"][average])
         assert mrr["Query2Particles"][average] > 1.5 * best, mrr

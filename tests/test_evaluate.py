@@ -20,7 +20,7 @@ from query2particles.engine.exact import Batch, Exact, exact_answers
 from query2particles.engine.ranks import TiePolicy
 from query2particles.engine.sets import Sets
 from query2particles.errors import Query2ParticlesError, UsageError
-from query2particles.evaluate import AsHard, Evaluation, Figures, evaluate, result
+from query2particles.evaluate import AsHard, Evaluation, Figures, compare, evaluate, result
 from query2particles.graph.folders import open_graph
 from query2particles.graph.graph import Graph
 from query2particles.methods.q2p import Q2P, Settings
@@ -250,6 +250,17 @@ def test_shapes_that_a_method_lacks_are_left_out() -> None:
     assert lifted.shapes["2u"].means["mrr"] == 1
     with pytest.raises(UsageError, match="de-morgan"):
         evaluate(Exact(EDGES), batch, labels, unions="other")  # type: ignore[arg-type]
+
+
+def test_methods_are_compared_on_the_same_queries_with_the_same_unions() -> None:
+    batch, seen = random_batch(20, shapes=["2u", "2i"]), list[int]()
+    labels = label(GRAPH, "test", batch)
+    methods = {"tied": Weighing(EDGES), "lacking": NoUnion(EDGES)}
+    for unions in ("native", "dnf"):
+        found = compare(methods, batch, labels, unions=unions, progress=seen.append)
+        assert found == {name: evaluate(one, batch, labels, unions=unions) for name, one in methods.items()}
+        assert ("2u" in found["lacking"].shapes) == (unions == "dnf")
+    assert sum(seen) == 2 * 2 * 40
 
 
 def test_scores_that_are_no_numbers_are_refused() -> None:

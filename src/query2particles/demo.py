@@ -16,10 +16,10 @@ from query2particles.calibration import CALIBRATION, RELIABILITY
 from query2particles.config import configured
 from query2particles.engine.exact import Batch, exact_answers_of
 from query2particles.engine.method import Method
-from query2particles.evaluate import Evaluation, evaluate
+from query2particles.evaluate import compare
 from query2particles.graph.folders import ATLAS
 from query2particles.graph.graph import Graph
-from query2particles.methods.baselines import FrequentTails, RelaxAndCount
+from query2particles.methods.baselines import baselines
 from query2particles.plot import plot_training
 from query2particles.presets import preset
 from query2particles.query.algebra import Query, ground, nickname
@@ -38,8 +38,6 @@ __all__ = [
     "Drawn",
     "Guessed",
     "ask_all",
-    "baselines",
-    "compare",
     "describe",
     "draw_all",
     "guess_all",
@@ -157,7 +155,7 @@ def train_and_plot(run: Run, graph: Graph, *, on_progress: Callable[[Progress], 
     validation = validation_set(graph, training)
     assert validation is not None, "atlas has validation facts"
     trained = train(run, graph, validation=validation, on_progress=on_progress)
-    compared = compare(baselines(graph), *validation, unions=training.unions)
+    compared = compare(baselines(graph.at("train")), *validation, unions=training.unions)
     plot_training(
         run.read_trace(),
         run.folder / PLOT,
@@ -166,24 +164,6 @@ def train_and_plot(run: Run, graph: Graph, *, on_progress: Callable[[Progress], 
         references={name: found.percentages(2) for name, found in compared.items()},
     )
     return trained
-
-
-def baselines(graph: Graph) -> dict[str, Method[Any]]:
-    """Two methods that learn nothing, on the facts that a model is trained on."""
-    edges = graph.at("train")
-    return {"frequent tails": FrequentTails(edges), "relax and count": RelaxAndCount(edges)}
-
-
-def compare(
-    methods: Mapping[str, Method[Any]],
-    batch: Batch,
-    labels: Mapping[Query, Labels],
-    *,
-    unions: Unions = "native",
-    progress: Callable[[int], object] | None = None,
-) -> dict[str, Evaluation]:
-    """The figures of several methods on the same queries."""
-    return {name: evaluate(method, batch, labels, unions=unions, progress=progress) for name, method in methods.items()}
 
 
 def guess_all(graph: Graph, model: Method[Any], k: int, *, unions: Unions = "native") -> Iterator[Guessed]:

@@ -24,7 +24,7 @@ from query2particles.query.algebra import GROUPS, SHAPES, Query, nickname
 from query2particles.query.rewrite import Unions
 from query2particles.workload.labels import Labels
 
-__all__ = ["AsHard", "Evaluation", "Figures", "evaluate", "result"]
+__all__ = ["AsHard", "Evaluation", "Figures", "averages", "compare", "evaluate", "result"]
 
 _AVERAGED = ("mrr", "hits@3", "hits@10")
 
@@ -104,6 +104,18 @@ def evaluate(
             elif progress is not None:
                 progress(len(ids))
     return Evaluation({name: found[name] for name in dict.fromkeys([*SHAPES, *found]) if name in found})
+
+
+def compare(
+    methods: Mapping[str, Method[Any]],
+    batch: Batch,
+    labels: Mapping[Query, Labels],
+    *,
+    unions: Unions = "native",
+    progress: Callable[[int], object] | None = None,
+) -> dict[str, Evaluation]:
+    """The figures of several methods on the same queries."""
+    return {name: evaluate(method, batch, labels, unions=unions, progress=progress) for name, method in methods.items()}
 
 
 def _ranked(
@@ -207,12 +219,12 @@ def result(
         "train_seconds": round(train_seconds, 2),
         "gpu_memory_gib": round(gpu_memory_gib, 2),
         "shapes": {shape: _shape_entry([one.shapes[shape] for one in evaluations]) for shape in first.shapes},
-        "averages": _averages(evaluations),
+        "averages": averages(evaluations),
         "per_seed": [
             {
                 "seed": seed,
                 "mrr": {shape: _percent([found.means["mrr"]]) for shape, found in one.shapes.items() if found.queries},
-                "averages": _averages([one]),
+                "averages": averages([one]),
             }
             for seed, one in zip(seeds, evaluations, strict=True)
         ],
@@ -244,12 +256,12 @@ def _shape_entry(seeds: Sequence[Figures]) -> dict[str, Any]:
     return entry
 
 
-def _averages(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
+def averages(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
     """The averages of each group over all seeds; which shapes were averaged is said where some are missing."""
     entries: dict[str, Any] = {}
     for group, whole in GROUPS.items():
-        averages = [one.average(group) for one in evaluations]
-        entries[group] = {key: _percent([average[key] for average in averages]) for key in averages[0]}
+        means = [one.average(group) for one in evaluations]
+        entries[group] = {key: _percent([own[key] for own in means]) for key in means[0]}
         by_hardness = [one.average_by_hardness(group) for one in evaluations]
         if by_hardness[0]:
             entries[group]["hardness"] = {

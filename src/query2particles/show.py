@@ -44,6 +44,7 @@ __all__ = [
     "print_table",
     "print_times",
     "print_trained",
+    "print_verdict",
     "progress_bar",
     "progress_bytes",
     "progress_training",
@@ -411,6 +412,17 @@ def print_hardness(result: Mapping[str, Any]) -> None:
         rows,
         right=range(1, 2 * len(levels) + 1),
     )
+
+
+def print_verdict(result: Mapping[str, Any]) -> None:
+    """The MRR of a model beside that of the baselines, and what follows from it."""
+    groups = {group: name for group, name in GROUP_NAMES.items() if result["averages"][group]}
+    if groups:
+        means = {result["method"]: result["averages"], **result["baselines"]}
+        rows = [(name, *(f"{own[group]['mrr']:.2f}" for group in groups)) for name, own in means.items()]
+        title = "MRR on the same queries, beside baselines that learn nothing"
+        print_table(title, ("method", *groups.values()), rows, right=range(1, len(groups) + 1))
+    say(result["verdict"]["sentence"])
 
 
 def print_comparison(title: str, found: Mapping[str, Evaluation]) -> None:

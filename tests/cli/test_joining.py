@@ -291,6 +291,7 @@ def test_evaluation_of_all_and_of_parts(run: Path, call: Call) -> None:
     words = ("--limit", "4", "--shapes", "1p,2u,inp")
     together = call.json("evaluate", run, *words)
     assert together["method"] == together["config"]["method"] == "best"
+    assert together["verdict"]["grade"] == "unknown"  # twelve queries
     seconds = [Run.open(run / part).cost()[0] for part in PARTS]
     assert together["train_seconds"] == pytest.approx(sum(seconds), abs=0.01)
     joined = open_run(run)
@@ -461,5 +462,6 @@ def test_a_graph_with_other_facts_is_told_from_the_runs_own(tmp_path: Path, run:
     moved.save(tmp_path / "graph")
     call("evaluate", run, "--graph", tmp_path / "graph", "--shapes", "1p", "--limit", "5")
     assert "warning: what these queries ask for may have been trained on: " in call.stderr
+    assert "note: no verdict" in call.stderr
     call("evaluate", run, "--shapes", "1p", "--limit", "5")
     assert "warning" not in call.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -133,6 +134,8 @@ def test_options_and_files_of_settings(tmp_path: Path, graph: Path, call: Call) 
     assert (config.training.seed, config.training.unions, config.training.all_edges) == (9, "dnf", True)
     call("evaluate", tmp_path / "run", "--shapes", "1p", "--limit", "3")
     assert "was trained on all facts" in call.stderr
+    assert "note: no verdict: what these queries ask for was trained on, or may have been" in call.stderr
+    assert "baselines" not in call.stdout
 
 
 @pytest.mark.parametrize("words", [["--all-edges"], ["--set", "all_edges=true"]])
@@ -153,8 +156,11 @@ def test_what_was_trained_on_validation_facts_is_measured_by_test_facts(
     assert f"Saved in {run}. Next:  q2p evaluate {run}\n" in call.stderr
     assert "will carry no probabilities: " in call.stderr
     words = ("evaluate", run, "--shapes", "1p", "--limit", "3", "--hardness")
-    assert call.json(*words)["config"]["training"]["valid_edges"] is True
+    told = call.json(*words)
+    assert told["config"]["training"]["valid_edges"] is True
     assert "warning" not in call.stderr
+    without = call.json(*words, "--method", "relax-and-count")["averages"]["all"]["mrr"]
+    assert told["baselines"]["relax-and-count"]["all"]["mrr"] != without  # baselines know these facts as well
     call(*words, "--split", "valid")
     assert f"warning: {run} was trained on validation facts, too, those that these queries ask for" in call.stderr
     with pytest.raises(UsageError, match=r"was trained on validation facts, too: .* without valid_edges"):
@@ -388,6 +394,35 @@ def test_evaluation_in_the_form_of_a_result(tmp_path: Path, run: Path, call: Cal
     assert "EPFO (mean)" in shown
 
 
+def test_a_run_is_judged_beside_baselines_on_the_same_queries(run: Path, call: Call) -> None:
+    words = ("evaluate", run, "--limit", "20", "--shapes", "1p,2i,2in")
+    told = call.json(*words)
+    assert list(told)[-2:] == ["baselines", "verdict"]
+    assert told["verdict"]["grade"] in ("good", "fair", "weak", "useless")
+    for name, averages in told["baselines"].items():
+        alone = call.json(*words, "--method", name)
+        assert alone["averages"] == averages
+        assert not {"baselines", "verdict"} & alone.keys()  # what learns nothing is no run to judge
+        assert averages["all"]["shapes"] == told["averages"]["all"]["shapes"] == ["1p", "2i", "2in"]
+    assert list(told["baselines"]) == ["frequent-tails", "relax-and-count"]
+    call(*words)
+    assert call.stdout.endswith(f"{told['verdict']['sentence']}\n")
+    for means in (told["averages"], *told["baselines"].values()):
+        assert re.search(rf"│ +{means['epfo']['mrr']:.2f} │ +{means['negation']['mrr']:.2f} │", call.stdout)
+    assert call.json(*words, "--no-baselines") == {key: told[key] for key in list(told)[:-2]}
+    assert call.json("evaluate", run, "--limit", "5", "--shapes", "1p")["verdict"]["grade"] == "unknown"
+
+
+def test_on_large_graphs_baselines_wait_to_be_asked_for(run: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("query2particles.cli.evaluating._MANY_ENTITIES", 39)
+    words = ("evaluate", run, "--limit", "3", "--shapes", "1p")
+    assert "verdict" not in call.json(*words)
+    assert "with 40 entities baselines take long; --baselines asks them all the same" in call.stderr
+    assert "verdict" in call.json(*words, "--baselines")
+    call(*words, "--no-baselines")
+    assert "baselines" not in call.stderr
+
+
 def test_what_a_method_lacks_is_left_out_of_its_evaluation_and_said(tmp_path: Path, graph: Path, call: Call) -> None:
     folder, small = tmp_path / "vectors", ("updates=4", "validate_every=4", "validation_queries=3", "dimension=8")
     settings = [word for setting in small for word in ("--set", setting)]
@@ -396,6 +431,7 @@ def test_what_a_method_lacks_is_left_out_of_its_evaluation_and_said(tmp_path: Pa
     assert list(told["shapes"]) == ["1p", "2u"]
     assert (told["method"], told["queries"]) == ("gqe", "drawn/test, 3 a shape, seed 0")
     assert "gqe lacks an operator of 2in" in call.stderr
+    assert told["baselines"]["relax-and-count"]["all"]["shapes"] == ["1p", "2u"]
     with pytest.raises(UsageError, match="name other --shapes"):
         call("evaluate", folder, "--limit", "3", "--shapes", "2in,pin")
 

@@ -60,8 +60,10 @@ def demo(
 
     from query2particles import demo
     from query2particles.cli.training import calibrate_where_possible
+    from query2particles.evaluate import compare
     from query2particles.graph.figures import graph_figures
     from query2particles.graph.folders import ATLAS, open_graph
+    from query2particles.methods.baselines import baselines
     from query2particles.query.algebra import SHAPES
     from query2particles.show import note, print_json, progress_bar, progress_training
 
@@ -78,9 +80,10 @@ def demo(
         note(f"Stopped after update {trained.update:,}. Go on with:  q2p train --resume {out}")
         raise Stopped(trained.signal)
     calibrate_where_possible(run, graph, "cpu")
-    methods, unions = {**demo.baselines(graph), "Query2Particles": run.model(graph)}, run.config.training.unions
+    methods = {**baselines(graph.at("train")), "Query2Particles": run.model(graph)}
+    unions = run.config.training.unions
     with progress_bar("ranking", sum(row.queries for row in drawn) * len(methods)) as progress:
-        compared = demo.compare(methods, *queries, unions=unions, progress=progress)
+        compared = compare(methods, *queries, unions=unions, progress=progress)
     guessed = list(demo.guess_all(graph, methods["Query2Particles"], k=5, unions=unions))
     if not json:
         _print_end(compared, guessed)

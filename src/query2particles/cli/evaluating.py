@@ -19,7 +19,7 @@ from query2particles.errors import RunError, UsageError, WorkloadError, clipped
 if TYPE_CHECKING:
     from query2particles.engine.exact import Batch
     from query2particles.engine.method import Method
-    from query2particles.graph.graph import Graph
+    from query2particles.graph.graph import Graph, Split
     from query2particles.query.algebra import Query
     from query2particles.query.rewrite import Unions
     from query2particles.workload.labels import Labels
@@ -29,13 +29,14 @@ __all__ = ["evaluate", "particles"]
 _DRAWN = 300
 """Queries of each shape where they are drawn, unless --limit says another number."""
 
+_MANY_ENTITIES = 200_000
+"""With more, baselines, which count for every entity, are asked only where they are wanted."""
+
 
 class EvaluatedSplit(StrEnum):
     valid = "valid"
     test = "test"
 
-
-_LEARN_NOTHING = ("frequent-tails", "relax-and-count")
 
 Queries = Annotated[
     Path | None,
@@ -77,17 +78,27 @@ def evaluate(
     hardness: Annotated[
         bool, typer.Option("--hardness", help="Also by how many edges of an answer's best proof training lacks.")
     ] = False,
+    baselines: Annotated[
+        bool | None,
+        typer.Option(
+            "--baselines/--no-baselines",
+            help="Ask frequent-tails and relax-and-count the same queries, and say whether the run is any good. By "
+            f"default with up to {_MANY_ENTITIES:,} entities.",
+        ),
+    ] = None,
     graph: MovedGraph = None,
     device: Device = DeviceName.auto,
     out: ResultFile = None,
     json: Json = False,
 ) -> None:
-    """Rank the hard answers of queries, and show the figures by shape."""
+    """Rank the hard answers of queries, show the figures by shape, and say whether the run is any good."""
+    from query2particles.evaluate import averages, compare, result
     from query2particles.evaluate import evaluate as evaluate_method
-    from query2particles.evaluate import result
     from query2particles.files import write_json
     from query2particles.provenance import commit, machine
-    from query2particles.show import note, print_hardness, print_json, print_result, progress_bar
+    from query2particles.query.algebra import nickname
+    from query2particles.show import note, print_hardness, print_json, print_result, print_verdict, progress_bar
+    from query2particles.verdict import verdict
     from query2particles.workload.hardness import hardness as hardness_of
 
     if method is not None:
@@ -120,6 +131,12 @@ def evaluate(
         train_seconds=tested.train_seconds,
         gpu_memory_gib=tested.gpu_memory_gib,
     )
+    if yardsticks := _yardsticks(tested, baselines):
+        answered = {shape: ids for shape, ids in batch.items() if nickname(shape) in found.shapes}
+        with progress_bar("asking the baselines", len(yardsticks) * sum(map(len, answered.values()))) as progress:
+            others = compare(yardsticks, answered, labels, progress=progress)
+        document["baselines"] = {name: averages([other]) for name, other in others.items()}
+        document["verdict"] = verdict(found, others).as_json()
     if out is not None:
         write_json(out, document)
     if json:
@@ -128,13 +145,32 @@ def evaluate(
         print_result(document)
         if hardness:
             print_hardness(document)
+        if yardsticks:
+            print_verdict(document)
         if out is not None:
             note(f"Saved in {out}.")
+
+
+def _yardsticks(tested: _Tested, wanted: bool | None) -> Mapping[str, Method[Any]]:
+    """The baselines to compare with, on the facts that the model knows; none where nothing would follow from it."""
+    from query2particles.methods.baselines import BASELINES, baselines
+    from query2particles.show import note
+
+    if wanted is False or tested.name in BASELINES:
+        return {}
+    if tested.known is None:
+        note("note: no verdict: what these queries ask for was trained on, or may have been")
+        return {}
+    if wanted is None and (entities := len(tested.graph.entities)) > _MANY_ENTITIES:
+        note(f"note: no verdict: with {entities:,} entities baselines take long; --baselines asks them all the same")
+        return {}
+    return baselines(tested.graph.at(tested.known))
 
 
 def _check_method(source: Path, method: str) -> None:
     """Refuse a name that there is not, and one that only a joined run answers by, of anything else."""
     from query2particles.joined import BEST, FAST, GUIDED
+    from query2particles.methods.baselines import BASELINES
     from query2particles.methods.registry import METHODS
     from query2particles.run import JOINED
 
@@ -144,10 +180,10 @@ def _check_method(source: Path, method: str) -> None:
             f"{method} asks the parts of a joined run, which {source} is not: train one (q2p train GRAPH --method "
             f"{BEST} --out RUN), or join two (q2p join)"
         )
-    if method not in (*METHODS, *joint, *_LEARN_NOTHING):
+    if method not in (*METHODS, *joint, *BASELINES):
         raise UsageError(
             f"there is no method {clipped(repr(method))} to evaluate; there are {', '.join(METHODS)}; of a joined run "
-            f"{', '.join(joint)}; without training {', '.join(_LEARN_NOTHING)}"
+            f"{', '.join(joint)}; without training {', '.join(BASELINES)}"
         )
 
 
@@ -272,6 +308,8 @@ class _Tested:
     method: Method[Any]
     unions: Unions
     config: Mapping[str, Any]
+    known: Split | None = None
+    """The facts that a run knows when it is asked; none where what is asked for is, or may be, among them."""
     device: str = "cpu"
     seed: int = 0
     train_seconds: float = 0.0
@@ -293,36 +331,38 @@ def _tested(
     """
     from query2particles.graph.folders import open_graph
     from query2particles.joined import open_run
-    from query2particles.methods import baselines
+    from query2particles.methods.baselines import BASELINES
     from query2particles.run import was_begun
     from query2particles.show import note
 
     run = open_run(Path(source)) if was_begun(Path(source)) else None
-    if method in _LEARN_NOTHING:
+    if method is not None and method in BASELINES:
         if settings:
             raise UsageError(f"{method} learns nothing and has no settings: leave out --set")
         opened = run.graph(graph) if run is not None else open_graph(source)
         folder = graph or (run.graph_folder if run is not None else source)
-        kind = baselines.FrequentTails if method == "frequent-tails" else baselines.RelaxAndCount
         how: Unions = (unions or UnionsName.native).value
-        return _Tested(method, opened, folder, kind(opened.at("train")), how, {"unions": how})
+        return _Tested(method, opened, folder, BASELINES[method](opened.at("train")), how, {"unions": how})
     if run is None:
-        others = " or ".join(f"--method {name}" for name in _LEARN_NOTHING)
+        others = " or ".join(f"--method {name}" for name in BASELINES)
         raise UsageError(
             f"{source} is no run folder: train one (q2p train GRAPH --out RUN) and evaluate that; "
             f"on a graph itself, only what learns nothing can be evaluated ({others})"
         )
     opened = run.graph(graph)
+    same_facts = True
     try:
         run.check_facts(opened)
     except RunError as error:
+        same_facts = False
         note(f"warning: what these queries ask for may have been trained on: {error}")
     run = run.answered_by(method or run.config.method, settings)
     training = run.config.training
     if training.known == "valid":
         note("note: validation facts are known; how hard an answer is still counts what training facts lack")
     how = unions.value if unions is not None else training.unions
-    if training.split in ("test", split.value):
+    learned = training.split in ("test", split.value)
+    if learned:
         note(f"warning: {source} was trained on {training.facts}, those that these queries ask for among them")
     where = device_named(device)
     return _Tested(
@@ -332,6 +372,7 @@ def _tested(
         run.model(opened, where),
         how,
         replace(run.config, training=replace(training, unions=how)).with_bare_names().as_json(),
+        training.known if same_facts and not learned and not training.leaked else None,
         where,
         training.seed,
         *run.cost(),

@@ -10,7 +10,7 @@ n(v) = Σᵣ n_r(v) all that end at v, n = Σᵣ n_r all edges.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import pairwise
@@ -20,10 +20,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from query2particles.engine.method import Method
 from query2particles.graph.edges import Edges, Ints
 from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union
 
-__all__ = ["FrequentTails", "RelaxAndCount", "Relaxed"]
+__all__ = ["BASELINES", "FrequentTails", "RelaxAndCount", "Relaxed", "baselines"]
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 Counts: TypeAlias = npt.NDArray[np.int16]
@@ -223,6 +224,18 @@ class RelaxAndCount(_Baseline):
             )
             for first, after in pairwise(bounds.tolist())
         ]
+
+
+BASELINES: Mapping[str, Callable[[Edges], Method[Any]]] = {
+    "frequent-tails": FrequentTails,
+    "relax-and-count": RelaxAndCount,
+}
+"""By name, as commands call them."""
+
+
+def baselines(edges: Edges) -> dict[str, Method[Any]]:
+    """All of them, on the facts that a model knows."""
+    return {name: kind(edges) for name, kind in BASELINES.items()}
 
 
 def _array(ids: Any) -> Ints:
