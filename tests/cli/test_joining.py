@@ -440,7 +440,7 @@ def test_answers_say_why_they_carry_no_probabilities(tmp_path: Path, run: Path, 
     assert warned(own) == "guesses carry no probabilities: nothing was calibrated for these weights (q2p calibrate RUN)"
     again = tmp_path / "again"
     words = ["--set", "updates=4", "--set", "dimension=16", "--set", "valid_edges=true"]
-    call("train", graph, "--preset", "small", "--out", again, *words)
+    call("train", graph, "--method", "q2p", "--preset", "small", "--out", again, *words)
     assert "validation facts were trained on" in warned(again)
 
 
