@@ -24,7 +24,7 @@ from query2particles.evaluate import evaluate
 from query2particles.graph.graph import Graph
 from query2particles.query.algebra import SHAPES
 from query2particles.tables import settled
-from query2particles.train import prepare, validation_set
+from query2particles.train import one_core_spared, prepare, validation_set
 
 __all__ = ["Budget", "Plan", "Speed", "grown", "measured", "plan_parts", "planned"]
 
@@ -222,7 +222,11 @@ def _sizes(config: Config) -> list[Config]:
 def measured(config: Config, graph: Graph, device: torch.device | str, seconds: float) -> Speed:
     """How fast updates and validation queries of a configuration are here; updates are measured for so many seconds."""
     device = torch.device(device)
-    with torch.random.fork_rng([device] if device.type == "cuda" else []), TemporaryDirectory() as folder:
+    with (
+        torch.random.fork_rng([device] if device.type == "cuda" else []),
+        one_core_spared(device),
+        TemporaryDirectory() as folder,
+    ):
         torch.manual_seed(config.training.seed)
         prepared = prepare(config, graph, device, folder=Path(folder))
         update = prepared.update
