@@ -159,7 +159,8 @@ def test_a_demo_that_is_running_is_left_alone(tmp_path: Path, atlas: Graph) -> N
     parts = demo.new_parts(tmp_path / "run", atlas)
     with parts["links"].held(), pytest.raises(RunError, match="another process"):
         demo.new_parts(tmp_path / "run", atlas)
-    assert Run.open(tmp_path / "run" / "links").config == parts["links"].config
+    for part, run in parts.items():
+        assert Run.open(tmp_path / "run" / part).config == run.config
 
 
 def test_an_interrupted_demo_says_how_to_go_on(tmp_path: Path) -> None:

@@ -174,16 +174,18 @@ def _remove_earlier(folder: Path) -> None:
     if not runs or any(run.config.preset != _PRESET for run in runs):
         return
     own = (JOINED, PLOT, CALIBRATION, RELIABILITY)
-    for path in folder.iterdir():  # before anything is removed
-        if path not in parts and path.name not in own and folder != runs[0].folder:
-            raise UsageError(f"{folder} holds {path.name!r}, which would be lost; name a new or an empty folder")
-    (folder / JOINED).unlink(missing_ok=True)
-    for run in runs:
-        run.remove(also=(PLOT,))
-        if run.folder != folder:
-            run.folder.rmdir()
+    if runs[0].folder != folder:
+        others = sorted(path.name for path in folder.iterdir() if path not in parts and path.name not in own)
+        if others:
+            raise UsageError(f"{folder} holds {others[0]!r}, which would be lost; name a new or an empty folder")
+    for run in runs:  # all of them before anything is removed
+        run.check_removable(own)
     for name in own:
         (folder / name).unlink(missing_ok=True)
+    for run in runs:
+        run.remove()
+        if run.folder != folder:
+            run.folder.rmdir()
 
 
 def join_and_plot(

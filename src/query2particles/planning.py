@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -26,7 +25,7 @@ from query2particles.query.algebra import SHAPES
 from query2particles.tables import settled
 from query2particles.train import one_core_spared, prepare, validation_set
 
-__all__ = ["Budget", "Plan", "Speed", "grown", "measured", "plan_parts", "planned"]
+__all__ = ["Budget", "Plan", "Speed", "grown", "measured", "plan_part", "planned"]
 
 _SMALL = "small"
 """The presets whose sizes follow from the graph."""
@@ -46,7 +45,7 @@ rates that suit AdamW are too low there. Measured on 25,000 entities of NELL."""
 _DIMENSIONS: Mapping[str, Sequence[int]] = {"q2p": (64, 32), "links": (200, 100, 50)}
 """What is tried for a time limit, the largest first; of other methods, the preset's alone."""
 
-_ENOUGH_PASSES = 12
+_ENOUGH_PASSES = 8
 """A dimension is taken if so many passes over the edges fit; the smallest one in any case."""
 
 _FEW_PASSES = 2
@@ -70,7 +69,7 @@ _SHARES: Mapping[str, float] = {"q2p": 0.6, "links": 0.4}
 _MOST_VALIDATIONS = 5
 _FEWEST_UPDATES = 20
 _WARM_UP = 0.05
-_QUERIES_OF_A_PROBE = 3
+_QUERIES_OF_A_PROBE = 10
 _SECONDS_OF_A_PROBE, _PROBES = 1.5, 0.01
 """How long updates are measured: so many seconds, but no more than this share of the time."""
 
@@ -174,41 +173,32 @@ def planned(sizes: Sequence[tuple[Config, Speed]], seconds: float, *, edges: int
     return Plan(replace(config, training=chosen), passes)
 
 
-def plan_parts(
-    parts: Mapping[str, Config],
+def plan_part(
+    config: Config,
     graph: Graph,
     device: torch.device | str,
     minutes: float,
     *,
     spent: float = 0.0,
-    fixed: Mapping[str, Collection[str]] = MappingProxyType({}),
-) -> tuple[dict[str, Plan], Budget]:
-    """Settings with which all parts, one after the other, are trained in so many minutes, measured on this machine.
+    fixed: Collection[str] = (),
+    joined: bool = False,
+    later: Sequence[str] = (),
+) -> Plan:
+    """Settings with which a training, and what follows it, ends in so many minutes, as fast as this machine is now.
 
-    Of the time some seconds are `spent` already. Settings of a part that are `fixed` are not changed. One part alone is
-    joined to nothing, and weighed with nothing.
+    Of the time some seconds are `spent` already. Settings that are `fixed`, by name, are not changed. A part that is to
+    be `joined` leaves time for the weighing, and for parts of other methods that are trained `later`.
     """
     begin = time.perf_counter()
-    joined = len(parts) > 1
-    budget = Budget.of(minutes, joined=joined)
+    if "validation_queries" not in fixed:
+        queries = Budget.of(minutes, joined=joined).queries(len(graph.entities), config.training.validation_queries)
+        config = replace(config, training=replace(config.training, validation_queries=queries))
     probe = min(_SECONDS_OF_A_PROBE, _PROBES * 60 * minutes)
-    measurements = {}
-    for part, config in parts.items():
-        by_hand = fixed.get(part, ())
-        start = config
-        if "validation_queries" not in by_hand:
-            queries = budget.queries(len(graph.entities), config.training.validation_queries)
-            start = replace(config, training=replace(config.training, validation_queries=queries))
-        sizes = [start] if "dimension" in by_hand else _sizes(start)
-        measurements[part] = [(one, measured(one, graph, device, probe)) for one in sizes]
+    sizes = [config] if "dimension" in fixed else _sizes(config)
+    speeds = [(one, measured(one, graph, device, probe)) for one in sizes]
     budget = Budget.of(minutes, joined=joined, spent=spent + time.perf_counter() - begin)
-    whole = sum(_SHARES.get(config.method, 1.0) for config in parts.values())
-    edges = len(graph.at(next(iter(parts.values())).training.split))
-    plans = {
-        part: planned(sizes, budget.training * _SHARES.get(parts[part].method, 1.0) / whole, edges=edges)
-        for part, sizes in measurements.items()
-    }
-    return plans, budget
+    own, others = _SHARES.get(config.method, 1.0), sum(_SHARES.get(method, 1.0) for method in later)
+    return planned(speeds, budget.training * own / (own + others), edges=len(graph.at(config.training.split)))
 
 
 def _sizes(config: Config) -> list[Config]:

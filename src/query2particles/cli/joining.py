@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +18,7 @@ from query2particles.cli.training import (
     calibrate_where_possible,
     device_named,
     next_step,
-    note_plans,
+    note_plan,
     stoppable,
     train_watched,
 )
@@ -94,6 +94,7 @@ def train_best(parts: Parts, device: str, json: bool, minutes: float | None = No
     """
     from query2particles.graph.folders import open_graph
     from query2particles.joined import PARTS, check_place, weighing
+    from query2particles.planning import Budget
     from query2particles.show import note, print_json, print_trained
     from query2particles.train import validation_set
 
@@ -106,12 +107,17 @@ def train_best(parts: Parts, device: str, json: bool, minutes: float | None = No
         )
     validation = weighing(validation_set(graph, configs["vectors"].training), graph)  # refused before all is trained
     check_place(parts.out, *(parts.out / part for part in PARTS))
-    weighing_until = None
-    if minutes is not None:
-        configs, weighing_until = _planned(parts, configs, graph, device, minutes, begin)
-        validation = weighing(validation_set(graph, configs["vectors"].training), graph)
-    runs = {part: _run_of(parts.out / part, config, graph, parts.graph) for part, config in configs.items()}
-    for part, run in runs.items():
+
+    def run_of(part: str) -> Run:
+        config = configs[part]
+        if minutes is not None:
+            config = _planned(parts, part, config, graph, device, minutes, time.perf_counter() - begin)
+        return _run_of(parts.out / part, config, graph, parts.graph)
+
+    # What fits into a time is only known when it comes to a part; otherwise wrong settings are refused at once.
+    runs = {part: run_of(part) for part in PARTS} if minutes is None else {}
+    for part in PARTS:
+        run = runs[part] = runs.get(part) or run_of(part)
         saved = run.saved()
         if saved is not None and saved[1].finished(run.config.training):
             note(f"{run.folder} is finished.")
@@ -129,7 +135,10 @@ def train_best(parts: Parts, device: str, json: bool, minutes: float | None = No
             raise Stopped(trained.signal)
         calibrate_where_possible(run, graph, device, then="  and then the same command")
     again = "The parts are saved; the same command goes on."
-    seconds = None if weighing_until is None else weighing_until()
+    seconds = None
+    if minutes is not None:
+        seconds = Budget.of(minutes, joined=True).left_for_weighing(60 * minutes - (time.perf_counter() - begin))
+        validation = weighing(validation_set(graph, runs["vectors"].config.training), graph)
     _join(parts.out, runs["vectors"], runs["links"], graph, validation, device, again, json, seconds)
 
 
@@ -146,30 +155,25 @@ def _configs(parts: Parts, graph: Graph, device: str) -> dict[str, Config]:
 
 
 def _planned(
-    parts: Parts, configs: Mapping[str, Config], graph: Graph, device: str, minutes: float, begin: float
-) -> tuple[dict[str, Config], Callable[[], float]]:
-    """Settings that fit into the time, and what says how many seconds are left for weighing when it comes to that.
+    parts: Parts, part: str, config: Config, graph: Graph, device: str, minutes: float, spent: float
+) -> Config:
+    """The settings of a part that fit into the time, of which some seconds are `spent`.
 
     What an earlier call has planned stays as it is: a training that goes on ends as if it had been left alone.
     """
     from query2particles.config import configured, key_of
-    from query2particles.joined import settings_of
-    from query2particles.planning import Budget, plan_parts
+    from query2particles.joined import PARTS, settings_of
+    from query2particles.planning import plan_part
     from query2particles.run import Run, is_run_folder
 
-    budget = Budget.of(minutes, joined=True)
-    if all(is_run_folder(parts.out / part) for part in configs):
-        found = {
-            part: configured(Run.open(parts.out / part).config, None, settings_of(part, parts.settings))
-            for part in configs
-        }
-    else:
-        named = {part: set(map(key_of, settings_of(part, parts.settings))) for part in configs}
-        spent = time.perf_counter() - begin
-        plans, budget = plan_parts(configs, graph, device, minutes, spent=spent, fixed=named)
-        note_plans(plans, minutes)
-        found = {part: plan.config for part, plan in plans.items()}
-    return found, lambda: budget.left_for_weighing(60 * minutes - (time.perf_counter() - begin))
+    own = settings_of(part, parts.settings)
+    if is_run_folder(parts.out / part):
+        return configured(Run.open(parts.out / part).config, None, own)
+    later = list(PARTS.values())[list(PARTS).index(part) + 1 :]
+    fixed = set(map(key_of, own))
+    plan = plan_part(config, graph, device, minutes, spent=spent, fixed=fixed, joined=True, later=later)
+    note_plan(plan, minutes)
+    return plan.config
 
 
 def _run_of(folder: Path, config: Any, graph: Graph, graph_folder: str) -> Run:

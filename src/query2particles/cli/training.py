@@ -32,7 +32,7 @@ __all__ = [
     "calibrate_where_possible",
     "device_named",
     "next_step",
-    "note_plans",
+    "note_plan",
     "stoppable",
     "train",
     "train_watched",
@@ -269,22 +269,21 @@ def _planned(
 ) -> Config:
     """The configuration in a size that is trained in so many minutes since `begin`, which is said."""
     from query2particles.config import key_of
-    from query2particles.planning import plan_parts
+    from query2particles.planning import plan_part
 
-    fixed = {"": set(map(key_of, settings))}
-    plans, _ = plan_parts({"": config}, graph, device, minutes, spent=time.perf_counter() - begin, fixed=fixed)
-    note_plans(plans, minutes)
-    return plans[""].config
+    spent = time.perf_counter() - begin
+    plan = plan_part(config, graph, device, minutes, spent=spent, fixed=set(map(key_of, settings)))
+    note_plan(plan, minutes)
+    return plan.config
 
 
-def note_plans(plans: Mapping[str, Plan], minutes: float) -> None:
+def note_plan(plan: Plan, minutes: float) -> None:
     """Say what was chosen for so many minutes, and where they are few."""
     from query2particles.show import note
 
-    note(f"note: for {minutes:g} minutes on this machine: {', and '.join(map(str, plans.values()))}")
-    enough = [found for plan in plans.values() if (found := plan.minutes_that_suffice(minutes)) is not None]
-    if enough:
-        note(f"note: that is short for this graph, whose facts are seen once or less; take --minutes {max(enough)}")
+    note(f"note: for {minutes:g} minutes on this machine: {plan}")
+    if (enough := plan.minutes_that_suffice(minutes)) is not None:
+        note(f"note: that is short for this graph, whose facts are hardly seen twice; better take --minutes {enough}")
 
 
 def train_watched(
