@@ -54,7 +54,7 @@ demo: setup
 
 serve: setup
 	@if $(HAS_NODE); then $(MAKE) --no-print-directory page; elif [ ! -f $(PAGE) ]; then echo "*** $(NO_NODE) ***"; fi
-	@[ -f $(RUN)/best.safetensors ] || $(BIN)/q2p demo --out $(RUN)
+	@[ -f $(RUN)/best.safetensors ] || [ -f $(RUN)/joined.json ] || $(BIN)/q2p demo --out $(RUN)
 	@[ -f $(RUN)/calibration.json ] || $(BIN)/q2p calibrate $(RUN)
 	$(BIN)/q2p serve $(RUN) --port $(PORT)
 

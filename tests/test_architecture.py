@@ -43,6 +43,7 @@ FLOORS = [
     {"assignments", "discover", "export"},
     {"spread", "answer", "endings"},
     {"train"},
+    {"planning"},
     {"tune", "reproduce", "bench", "report", "demo"},
     {"serve"},
     {"show"},

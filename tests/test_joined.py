@@ -24,7 +24,7 @@ from query2particles.evaluate import evaluate
 from query2particles.graph.graph import Graph
 from query2particles.graph.vocabulary import Vocabulary
 from query2particles.joined import PARTS, Joined, join_as, open_run
-from query2particles.joining import FamilyFit, queries_asked
+from query2particles.joining import Effort, FamilyFit, queries_asked
 from query2particles.methods.cqd import CQDBeam
 from query2particles.methods.guided import Guided
 from query2particles.methods.joint import FAMILIES, Joint
@@ -130,7 +130,7 @@ def test_joining_leaves_the_parts_as_they_are_and_says_the_same_again(runs: dict
     assert {method: contents(run.folder) for method, run in runs.items()} == before
     validation = validation_set(GRAPH, runs["q2p"].config.training)
     assert validation is not None
-    assert sum(told) == queries_asked(validation[0])
+    assert sum(told) == queries_asked(validation[0], Effort.on("cpu", len(GRAPH.entities)))
     assert {family: first.weights[family] for family in fits} == {
         family: tuple(torch.tensor(fit.weights).tolist()) for family, fit in fits.items()
     }
@@ -476,7 +476,7 @@ def test_vectors_that_lack_operators_are_joined(runs: dict[str, Run], tmp_path: 
     assert list(fits) == [0, 1, 2, 3]
     validation = validation_set(GRAPH, vectors.config.training)
     assert validation is not None
-    assert sum(told) == queries_asked(validation[0])
+    assert sum(told) == queries_asked(validation[0], Effort.on("cpu", len(GRAPH.entities)))
     found = evaluate(whole.model(GRAPH), *validation, unions=whole.config.training.unions)
     assert list(found.shapes) == ["1p", "2p", "3p", "2i", "3i", "pi", "ip", "2u", "up"]
 

@@ -18,6 +18,7 @@ from query2particles import joining
 from query2particles.engine.sets import Sets
 from query2particles.evaluate import evaluate
 from query2particles.joining import (
+    Effort,
     FamilyFit,
     Search,
     _Candidates,
@@ -29,6 +30,7 @@ from query2particles.joining import (
     fit_search,
     fit_weights,
     queries_asked,
+    seconds_per_search,
 )
 from query2particles.methods import q2p, tree
 from query2particles.methods.joint import ALONE, FAMILIES, FEATURES, Joint
@@ -42,6 +44,8 @@ from worlds import random_graph
 GRAPH = random_graph(3, entities=40, relations=3, facts=400)
 EDGES = GRAPH.at("train")
 VECTORS, SEARCH, BEST_WAY, KNOWN, MISSING = range(len(FEATURES))
+
+ALL = Effort(100, 300, 1000)
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -295,7 +299,7 @@ def test_what_a_fit_says_is_what_an_evaluation_finds(monkeypatch: pytest.MonkeyP
     batch, labels = drawn_queries(GRAPH, "valid", most=12, seed=0)
     assert len(batch) == len(SHAPES)
     told: list[int] = []
-    weights, fits = fit_weights(model, batch, labels, progress=told.append)
+    weights, fits = fit_weights(model, batch, labels, ALL, progress=told.append)
     assert sum(told) == sum(map(len, batch.values()))
     assert weights.shape == (FAMILIES, len(FEATURES))
     families = {0: ["1p"], 1: ["2p", "3p"], 2: ["2i", "3i"], 3: ["pi", "ip"], 4: ["2u"], 5: ["up"]}
@@ -320,15 +324,14 @@ def test_what_a_fit_says_is_what_an_evaluation_finds(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("most", [3, 8, 12])
-def test_the_search_is_the_best_of_those_that_are_compared(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_is_the_best_of_those_that_are_compared(most: int) -> None:
     """By plain evaluations of the first queries of each shape, then, of what is left, of more; the tree has it."""
-    monkeypatch.setattr(joining, "_TRIED", 5)
-    monkeypatch.setattr(joining, "_DECIDING", 9)
+    effort = Effort(5, 9, 7)
     batch, labels = drawn_queries(GRAPH, "valid", most=most, seed=0)
     tree = joint().tree
     told: list[int] = []
-    chosen, compared = fit_search(tree, batch, labels, progress=told.append)
-    assert sum(told) == queries_asked(batch) - sum(map(len, batch.values()))
+    chosen, compared = fit_search(tree, batch, labels, effort, progress=told.append)
+    assert sum(told) == queries_asked(batch, effort) - sum(min(len(ids), 7) for ids in batch.values())
     assert (tree.settings.sharpness, tree.settings.several, tree.settings.walks) == chosen
 
     def mrr(search: Search, first: int) -> float:
@@ -348,6 +351,33 @@ def test_the_search_is_the_best_of_those_that_are_compared(most: int, monkeypatc
     assert len(set(compared.values())) > 1
 
 
+def test_the_weights_are_fitted_to_the_first_queries() -> None:
+    batch, labels = drawn_queries(GRAPH, "valid", shapes=[SHAPES["1p"], SHAPES["2i"]], most=9, seed=0)
+    told: list[int] = []
+    some, fits = fit_weights(joint(), batch, labels, Effort(1, 1, 4), progress=told.append)
+    assert sum(told) == 8
+    assert all(fit.queries <= 4 for fit in fits.values())
+    few = {shape: ids[:4] for shape, ids in batch.items()}
+    alone, _ = fit_weights(joint(), few, {shape: labels[shape].take(np.arange(4)) for shape in few}, ALL)
+    assert torch.equal(some, alone)
+
+
+def test_how_many_queries_weigh_the_parts() -> None:
+    """A GPU asks as many as ever; a CPU the fewer the larger the graph, so that it takes as long."""
+    assert Effort.on("cuda", 10**8)[:2] == Effort.on("cuda", 100)[:2] == (100, 300)
+    assert Effort.on("cpu", 1000) == Effort.on("cuda", 1000)._replace(weighed=Effort.on("cpu", 1000).weighed)
+    large, larger, huge = (Effort.on("cpu", entities) for entities in (25_000, 50_000, 10**8))
+    assert all(one > other for one, other in zip(large, larger, strict=True))
+    assert min(huge) == huge.tried == 3
+    asked = 6 * large.tried + 10 * large.deciding + 1.5 * large.weighed
+    assert 250 < asked <= 350, "searches for a query of each shape, in a minute"
+
+
+def test_how_long_a_search_takes_is_measured() -> None:
+    batch, labels = drawn_queries(GRAPH, "valid", most=4, seed=0)
+    assert 0 < seconds_per_search(joint().tree, batch, labels) < 60
+
+
 def test_families_without_queries_take_the_weights_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here the weights say how many queries they were fitted to; one has no hard answer, and does not count."""
     sizes: list[int] = []
@@ -364,7 +394,7 @@ def test_families_without_queries_take_the_weights_of_all(monkeypatch: pytest.Mo
     one = labels[SHAPES["2i"]]
     hard = Sets.of([one.hard[row].tolist() if row else [] for row in range(7)], len(GRAPH.entities))
     labels[SHAPES["2i"]] = Labels(one.easy, hard, one.lost)
-    weights, fits = fit_weights(joint(), batch, labels)
+    weights, fits = fit_weights(joint(), batch, labels, ALL)
     assert {family: fit.queries for family, fit in fits.items()} == {1: 14, 2: 6}
     assert weights[:, 0].tolist() == [{1: 14, 2: 6}.get(family, 20) for family in range(FAMILIES)]
 
@@ -374,7 +404,7 @@ def test_the_same_seed_gives_the_same_weights(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(joining, "_TOP", 2)
     monkeypatch.setattr(joining, "_RANDOM", 2)
     batch, labels = drawn_queries(GRAPH, "valid", shapes=[SHAPES["1p"], SHAPES["2in"]], most=10, seed=0)
-    first, again, other = (fit_weights(joint(), batch, labels, seed=seed) for seed in (0, 0, 1))
+    first, again, other = (fit_weights(joint(), batch, labels, ALL, seed=seed) for seed in (0, 0, 1))
     assert torch.equal(first[0], again[0])
     assert first[1] == again[1]
     assert not torch.equal(first[0], other[0])

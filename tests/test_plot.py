@@ -45,21 +45,21 @@ def saved(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
 
 @pytest.fixture
 def drawn(saved: Callable[[], Any], tmp_path: Path) -> Any:
-    def draw(trace: list[dict[str, Any]], **options: Any) -> Any:
-        plot_training(trace, tmp_path / "curve.png", title="A training", **options)
+    def draw(traces: dict[str, list[dict[str, Any]]], **options: Any) -> Any:
+        plot_training(traces, tmp_path / "curve.png", title="A training", **options)
         return saved()
 
     return draw
 
 
 def test_loss_and_validation_are_drawn_as_traced(drawn: Any) -> None:
-    figure = drawn(TRACE, references=REFERENCES)
+    figure = drawn({"a run": TRACE}, references=REFERENCES)
     left, right = figure.axes
     (loss,) = left.lines
     assert loss.get_xydata().tolist() == [[10, 8.7], [20, 6.5], [1500, 3.0]]
     lines = {line.get_label(): line for line in right.lines}
-    assert lines["EPFO"].get_xydata().tolist() == [[20, 5.0], [1500, 20.0]]
-    assert lines["negation"].get_xydata().tolist() == [[20, 1.0], [1500, 4.0]]
+    assert lines["EPFO, a run"].get_xydata().tolist() == [[20, 5.0], [1500, 20.0]]
+    assert lines["negation, a run"].get_xydata().tolist() == [[20, 1.0], [1500, 4.0]]
     for name, reached in REFERENCES.items():
         assert set(lines[f"EPFO, {name}"].get_ydata()) == {reached["epfo"]}
         assert set(lines[f"negation, {name}"].get_ydata()) == {reached["negation"]}
@@ -72,15 +72,26 @@ def test_loss_and_validation_are_drawn_as_traced(drawn: Any) -> None:
 
 
 def test_a_run_without_validation_has_a_curve_too(drawn: Any) -> None:
-    left, right = drawn([line for line in TRACE if "loss" in line]).axes
+    left, right = drawn({"a run": [line for line in TRACE if "loss" in line]}).axes
     assert len(left.lines[0].get_xydata()) == 3
     assert all(len(line.get_xydata()) == 0 for line in right.lines)
+
+
+def test_several_runs_share_a_picture(drawn: Any) -> None:
+    """One of them has no complement, and so no average of such queries."""
+    chains = [{**line, "validation": {"epfo": 9.0}} if "validation" in line else line for line in TRACE]
+    left, right = drawn({"vectors": TRACE, "links": chains}).axes
+    assert [line.get_label() for line in left.lines] == ["vectors", "links"]
+    assert left.get_legend() is not None
+    lines = {line.get_label(): line.get_xydata().tolist() for line in right.lines}
+    assert set(lines) == {"EPFO, vectors", "negation, vectors", "EPFO, links"}
+    assert lines["EPFO, links"] == [[20, 9.0], [1500, 9.0]]
 
 
 def test_the_form_follows_the_name(tmp_path: Path) -> None:
     for suffix, start in ((".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")):
         target = tmp_path / f"curve{suffix}"
-        plot_training(TRACE, target, title="A training")
+        plot_training({"a run": TRACE}, target, title="A training")
         assert target.read_bytes().startswith(start)
     assert len(re.findall(r"<svg\b", (tmp_path / "curve.svg").read_text())) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["curve.pdf", "curve.png", "curve.svg"]
@@ -88,7 +99,7 @@ def test_the_form_follows_the_name(tmp_path: Path) -> None:
 
 def test_a_form_that_cannot_be_drawn_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not supported"):
-        plot_training(TRACE, tmp_path / "curve.txt", title="A training")
+        plot_training({"a run": TRACE}, tmp_path / "curve.txt", title="A training")
     assert not list(tmp_path.iterdir())
 
 

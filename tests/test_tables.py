@@ -56,8 +56,10 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def choice(*settings: str, method: str = "q2p", entities: int = 10**6, **options: Any) -> tuple[Any, Any, list[str]]:
-    found, notes = settled(configured(preset(method), None, settings), entities, CPU, **options)
+def choice(
+    *settings: str, method: str = "q2p", entities: int = 10**6, device: torch.device = CPU, **options: Any
+) -> tuple[Any, Any, list[str]]:
+    found, notes = settled(configured(preset(method), None, settings), entities, device, **options)
     return found.training.negatives, found.training.table, notes
 
 
@@ -68,12 +70,18 @@ def much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("much_memory")
 def test_what_auto_means() -> None:
-    assert choice(entities=200_000) == (0, "whole", [])
-    assert choice("negatives=64", entities=200_000) == (64, "whole", [])
-    negatives, table, notes = choice(entities=200_001)
-    assert (negatives, table) == (4096, "device")
-    assert "200,001 entities are many" in notes[0]
+    cuda = torch.device("cuda")
+    for most, device in ((4_000, CPU), (200_000, cuda)):
+        assert choice(entities=most, device=device) == (0, "whole", [])
+        assert choice("negatives=64", entities=most, device=device) == (64, "whole", [])
+    negatives, table, notes = choice(entities=4_001)
+    assert (negatives, table) == (1024, "device")
+    assert "4,001 entities are many" in notes[0]
     assert "trained by rows" in notes[1]
+    assert choice(entities=200_000)[:2] == (1024, "device")
+    assert choice(entities=200_001)[:2] == (4096, "device")
+    assert choice("table=whole", entities=200_000) == (0, "whole", [])
+    assert choice(method="emql", entities=200_000) == (0, "whole", [])
     assert choice("negatives=0") == (0, "whole", [])
     assert choice("negatives=64")[:2] == (64, "device")
     assert choice("table=whole")[:2] == (4096, "whole")
@@ -93,6 +101,13 @@ def test_what_does_not_fit_is_kept_elsewhere() -> None:
     assert choice(entities=10**10)[1] == "host"
     assert choice(entities=10**10, method="cqd-beam")[1] == "device"
     assert choice(entities=10**10, before="bf16")[1] == "bf16", "a save says where it was"
+
+
+@pytest.mark.parametrize("entities", [4_001, 200_000])
+def test_a_run_that_was_trained_whole_goes_on_so(entities: int) -> None:
+    """Earlier versions trained so many entities as a whole, against all, on a CPU too."""
+    assert choice(entities=entities, before="whole") == (0, "whole", [])
+    assert choice("negatives=64", entities=entities, before="whole") == (64, "whole", [])
 
 
 @pytest.mark.parametrize(
@@ -242,8 +257,8 @@ def test_a_run_with_rows_in_files_can_be_removed(tmp_path: Path, graph: Graph, v
 def test_a_large_graph_is_trained_by_rows_and_the_run_says_so(
     tmp_path: Path, graph: Graph, validation: Labelled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "_LARGE", 30)
-    monkeypatch.setattr(tables, "_NEGATIVES", 8)
+    monkeypatch.setitem(tables._BY_ROWS_FROM, "cpu", 30)
+    monkeypatch.setattr(tables, "_FEW_NEGATIVES", 8)
     notes: list[str] = []
     run, _ = trained(tmp_path / "run", graph, validation, tiny("q2p", "mix=1p:2,2i:1"), notes)
     assert [words.split(":")[0] for words in notes] == [

@@ -37,7 +37,7 @@ from query2particles.graph.vocabulary import Vocabulary
 from query2particles.presets import preset
 from query2particles.query.algebra import SHAPES
 from query2particles.run import Run
-from query2particles.train import Progress, Trained, prepare, train, validation_set
+from query2particles.train import Progress, Trained, one_core_spared, prepare, train, validation_set
 from query2particles.workload.benchmark import write_set
 from query2particles.workload.labels import label
 from query2particles.workload.sample import sample_shape
@@ -421,3 +421,21 @@ def test_a_killed_training_ends_as_if_left_alone(tmp_path: Path, name: str, sett
     assert alone["trace"][-1]["update"] > 4
     names = {path.name for path in (tmp_path / "killed").iterdir()}
     assert names == {"config.json", "best.safetensors", "last.safetensors", "trace.jsonl", ".lock"}
+
+
+@pytest.mark.parametrize(("device", "said", "expected"), [("cpu", None, 2), ("cpu", "3", 3), ("cuda", None, 3)])
+def test_training_on_a_cpu_leaves_a_core_to_others(
+    monkeypatch: pytest.MonkeyPatch, device: str, said: str | None, expected: int
+) -> None:
+    """Unless the user says how many threads there are; afterwards all is as before."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if said is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", said)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        with one_core_spared(torch.device(device)):
+            assert torch.get_num_threads() == expected
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

@@ -23,7 +23,7 @@ from query2particles.methods.registry import METHODS, Model, make, trainee_of
 from query2particles.query.algebra import SHAPES, Complement
 from query2particles.query.rewrite import Unions
 
-__all__ = ["Config", "TableName", "Training", "answered_by", "build", "configured", "extended"]
+__all__ = ["Config", "TableName", "Training", "answered_by", "build", "changed", "configured", "extended", "key_of"]
 
 
 TableName = Literal["auto", "whole", "device", "bf16", "host"]
@@ -50,14 +50,14 @@ class Training:
     loss: Literal["softmax", "margin"] = "softmax"
     """Cross-entropy, or that of the papers which measure distances: scores above 0 for answers, below for others."""
     negatives: int | Literal["auto"] = "auto"
-    """How many random entities the answers of an update are set against; 0: all entities; auto: all, or 4096 where
-    there are more than 200,000."""
+    """How many random entities the answers of an update are set against; 0: all entities; auto: all, but 4096 where
+    there are more than 200,000, and on a CPU 1024 from 4,000 on."""
     negatives_by: Literal["uniform", "degree"] = "uniform"
     """Whether every entity is as likely among them, or those with many facts are more so; the loss makes up for it."""
     table: TableName = "auto"
     """What of the entities' tables an update touches, and where they are (docs/scale.md): all of it; or, by rows, those
     of the batch, with the table in float32 or bfloat16 on the device, or in a file. auto: by rows where there are more
-    than 200,000 entities and `negatives`, wherever they fit."""
+    than 200,000 entities, on a CPU 4,000, and `negatives`, wherever they fit."""
     subsampling: bool = False
     """Whether a query with a answers counts 1 / √a."""
     smoothing: float = 0.5
@@ -159,7 +159,7 @@ class Config:
             preset=_checked("preset", document.get("preset", "default"), str),
             model=METHODS[method].settings(),
         )
-        return _changed(start, {**document.get("model", {}), **document.get("training", {})})
+        return changed(start, {**document.get("model", {}), **document.get("training", {})})
 
     def with_absolute_paths(self) -> Config:
         """The same settings, whatever folder they are read from; folders that are not there are refused."""
@@ -170,7 +170,7 @@ class Config:
                     f"there is no folder {clipped(repr(path))} of queries ({name}); q2p sample draws one, and where it "
                     f"has moved, --set {name}=DIR says where to"
                 )
-        return _changed(self, {name: str(Path(path).resolve()) for name, path in paths.items() if path})
+        return changed(self, {name: str(Path(path).resolve()) for name, path in paths.items() if path})
 
     def with_bare_names(self) -> Config:
         """The same settings without where folders of queries lie on this machine, as results state them."""
@@ -195,14 +195,17 @@ def configured(start: Config, file: Path | None = None, settings: Sequence[str] 
         flat: dict[str, Any] = {}
         for key, value in document.items():
             flat.update(value if key in ("model", "training") and isinstance(value, dict) else {key: value})
-        start = _changed(start, flat, f"{file}: ")
-    pairs = {}
+        start = changed(start, flat, f"{file}: ")
     for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals:
+        if "=" not in setting:
             raise UsageError(f"--set takes key=value, found {clipped(repr(setting))}")
-        pairs[key.strip().replace("-", "_")] = value.strip()
-    return _changed(start, pairs)
+    pairs = {key_of(setting): setting.partition("=")[2].strip() for setting in settings}
+    return changed(start, pairs)
+
+
+def key_of(setting: str) -> str:
+    """What a setting `key=value` is about."""
+    return setting.partition("=")[0].strip().replace("-", "_")
 
 
 def extended(config: Config, settings: Sequence[str]) -> Config:
@@ -211,10 +214,10 @@ def extended(config: Config, settings: Sequence[str]) -> Config:
     There may be more updates, and the folders of queries that it has may lie elsewhere. All else would make it a run
     that neither setting describes; a cosine has planned for its last update from the first one on.
     """
-    changed = configured(config, None, settings)
-    before, after = config.training, changed.training
+    later = configured(config, None, settings)
+    before, after = config.training, later.training
     moved = {name: getattr(after, name) for name in _FOLDERS if getattr(before, name) and getattr(after, name)}
-    if replace(config, training=replace(before, updates=after.updates, **moved)) != changed:
+    if replace(config, training=replace(before, updates=after.updates, **moved)) != later:
         raise UsageError(
             "a resumed run keeps its settings: only updates can be set anew, and where its folders of queries are "
             f"({', '.join(_FOLDERS)}); for others train a new run"
@@ -226,7 +229,7 @@ def extended(config: Config, settings: Sequence[str]) -> Config:
         )
     if after.updates < before.updates:
         raise UsageError(f"updates can grow from {before.updates}, not shrink")
-    return changed.with_absolute_paths()
+    return later.with_absolute_paths()
 
 
 _OF_ANSWERS = ("unions", "stored")
@@ -243,9 +246,9 @@ def answered_by(config: Config, method: str, settings: Sequence[str] = ()) -> Co
         raise UsageError(f"{method} looks up no stored facts when it answers: leave out stored")
     if over := [name for name in _changes(config.training, found.training) if name not in _OF_ANSWERS]:
         raise UsageError(f"{', '.join(over)}: that is how it was trained, which is over; --set what changes answers")
-    changed = _changes(config.model, found.model)
-    if changed and _weights(found) != _weights(config):
-        names = ", ".join(changed)
+    differing = _changes(config.model, found.model)
+    if differing and _weights(found) != _weights(config):
+        names = ", ".join(differing)
         raise UsageError(f"{names}: the weights were trained for what it was; --set what changes answers alone")
     return found
 
@@ -285,7 +288,8 @@ def build(config: Config, graph: Graph) -> Model:
     return make(config.method, graph.at(config.training.known), config.model)
 
 
-def _changed(start: Config, changes: Mapping[str, Any], where: str = "") -> Config:
+def changed(start: Config, changes: Mapping[str, Any], where: str = "") -> Config:
+    """The configuration with other values of these settings, by name; `where` they come from is said of wrong ones."""
     parts = {"model": get_type_hints(type(start.model)), "training": get_type_hints(Training)}
     known = {name: part for part, hints in parts.items() for name in hints}
     found: dict[str, dict[str, Any]] = {"model": {}, "training": {}}

@@ -13,13 +13,17 @@ from typing import Any
 
 from query2particles.answer import Answered, Ranked, ask, predict
 from query2particles.calibration import CALIBRATION, RELIABILITY
-from query2particles.config import configured
+from query2particles.config import configured, key_of
 from query2particles.engine.exact import Batch, exact_answers_of
 from query2particles.engine.method import Method
+from query2particles.errors import UsageError
 from query2particles.evaluate import compare
 from query2particles.graph.folders import ATLAS
 from query2particles.graph.graph import Graph
+from query2particles.joined import PARTS, Joined, check_place, join, settings_of
+from query2particles.joining import Effort
 from query2particles.methods.baselines import baselines
+from query2particles.planning import grown
 from query2particles.plot import plot_training
 from query2particles.presets import preset
 from query2particles.query.algebra import Query, ground, nickname
@@ -27,12 +31,14 @@ from query2particles.query.names import Lexicon
 from query2particles.query.rewrite import Unions
 from query2particles.query.syntax import Syntax
 from query2particles.query.text import format_path
-from query2particles.run import Run, is_run_folder
-from query2particles.train import Progress, Trained, train, validation_set
+from query2particles.run import JOINED, Run
+from query2particles.train import validation_set
 from query2particles.workload.labels import Labelled, Labels
 from query2particles.workload.selection import drawn_queries
 
 __all__ = [
+    "EFFORT",
+    "NAME",
     "PLOT",
     "QUESTIONS",
     "Drawn",
@@ -41,12 +47,18 @@ __all__ = [
     "describe",
     "draw_all",
     "guess_all",
-    "new_run",
-    "train_and_plot",
+    "join_and_plot",
+    "new_parts",
 ]
 
 PLOT = "curve.png"
 """The picture of training in the run folder."""
+
+NAME = "best (particles and links)"
+"""What the tables of the demo call the joined run."""
+
+EFFORT = Effort.within(400)
+"""How many queries weigh the parts: some ten seconds of them."""
 
 _PRESET = "demo"
 """What a run says of itself that this module made: the next demo may replace it."""
@@ -141,29 +153,55 @@ def describe(graph: Graph, batch: Batch, labels: Mapping[Query, Labels]) -> Iter
         )
 
 
-def new_run(folder: Path, graph: Graph, settings: Sequence[str] = ()) -> Run:
-    """A run of the demo, with changes to its settings; an earlier one in the same folder gives way, nothing else."""
-    config = replace(configured(preset(name="small"), None, settings), preset=_PRESET)
-    if is_run_folder(folder) and (earlier := Run.open(folder)).config.preset == _PRESET:
-        earlier.remove(also=(PLOT, CALIBRATION, RELIABILITY))
-    return Run.create(folder, config, graph, ATLAS)
+def new_parts(folder: Path, graph: Graph, settings: Sequence[str] = ()) -> dict[str, Run]:
+    """The parts of a demo, with changes to their settings; an earlier demo in the folder gives way, nothing else."""
+    _remove_earlier(folder)
+    check_place(folder)
+    found = {}
+    for part, method in PARTS.items():
+        own = settings_of(part, settings)
+        config = grown(configured(preset(method, "small"), None, own), graph, "cpu", set(map(key_of, own)))
+        found[part] = Run.create(folder / part, replace(config, preset=_PRESET), graph, ATLAS)
+    return found
 
 
-def train_and_plot(run: Run, graph: Graph, *, on_progress: Callable[[Progress], object] = lambda _: None) -> Trained:
-    """Train a run, and draw its curve into its folder, beside what the baselines reach on the same queries."""
-    training = run.config.training
+def _remove_earlier(folder: Path) -> None:
+    """What an earlier demo left: a joined run or its parts; or, of earlier versions, one run."""
+    parts = [folder / part for part in PARTS]
+    runs = [Run.open(one) for one in (folder, *parts) if (one / "config.json").is_file()]
+    if not runs or any(run.config.preset != _PRESET for run in runs):
+        return
+    own = (JOINED, PLOT, CALIBRATION, RELIABILITY)
+    if runs[0].folder != folder:
+        others = sorted(path.name for path in folder.iterdir() if path not in parts and path.name not in own)
+        if others:
+            raise UsageError(f"{folder} holds {others[0]!r}, which would be lost; name a new or an empty folder")
+    for run in runs:  # all of them before anything is removed
+        run.check_removable(own)
+    for name in own:
+        (folder / name).unlink(missing_ok=True)
+    for run in runs:
+        run.remove()
+        if run.folder != folder:
+            run.folder.rmdir()
+
+
+def join_and_plot(
+    folder: Path, parts: Mapping[str, Run], graph: Graph, *, progress: Callable[[int], object] = lambda _: None
+) -> Joined:
+    """Join trained parts, and draw their curves into the folder, beside what baselines reach on the same queries."""
+    training = parts["vectors"].config.training
     validation = validation_set(graph, training)
     assert validation is not None, "atlas has validation facts"
-    trained = train(run, graph, validation=validation, on_progress=on_progress)
+    joined, _ = join(folder, parts["vectors"], parts["links"], graph, validation, effort=EFFORT, progress=progress)
     compared = compare(baselines(graph.at("train")), *validation, unions=training.unions)
     plot_training(
-        run.read_trace(),
-        run.folder / PLOT,
-        title=f"Query2Particles on {graph.name}: {trained.update:,} updates of {training.batch:,} queries "
-        f"in {trained.seconds:,.0f} s",
+        {part: run.read_trace() for part, run in parts.items()},
+        folder / PLOT,
+        title=f"The parts of a joined run on {graph.name}, trained in {joined.cost()[0]:,.0f} s, each alone",
         references={name: found.percentages(2) for name, found in compared.items()},
     )
-    return trained
+    return joined
 
 
 def guess_all(graph: Graph, model: Method[Any], k: int, *, unions: Unions = "native") -> Iterator[Guessed]:

@@ -23,11 +23,11 @@ import torch
 
 from query2particles import __version__
 from query2particles.checkpoint import quoted
-from query2particles.config import Config, Training, configured
+from query2particles.config import Config, Training, configured, key_of
 from query2particles.errors import RunError, UsageError, WorkloadError, clipped
 from query2particles.files import check_writable, new_file, write_json
 from query2particles.graph.graph import Graph
-from query2particles.joining import FamilyFit, Search, fit_search, fit_weights
+from query2particles.joining import Effort, FamilyFit, Search, fit_search, fit_weights, seconds_per_search
 from query2particles.methods.guided import Guide, Guided
 from query2particles.methods.joint import FAMILIES, FEATURES, Joint
 from query2particles.methods.links import Settings as LinkSettings
@@ -186,11 +186,14 @@ def join(
     validation: Labelled | None,
     *,
     device: torch.device | str = "cpu",
+    seconds: float | None = None,
+    effort: Effort | None = None,
     progress: Callable[[int], object] = lambda _: None,
 ) -> tuple[Joined, dict[int, FamilyFit]]:
     """Fit two runs of one graph to validation queries, and write the joined run.
 
-    Parts that are not in the folder already are copied there. The file that makes it a joined run comes last.
+    How many queries are asked says `effort`; or the `seconds` that it may take; or else the device and the graph. Parts
+    that are not in the folder already are copied there. The file that makes it a joined run comes last.
     """
     check_place(folder, vectors.folder, links.folder)
     _check_held_out(vectors, links)
@@ -198,8 +201,13 @@ def join(
     validation = weighing(validation, graph)
     nothing = torch.zeros(FAMILIES, len(FEATURES))
     unweighted = _joint(vectors, links, graph, nothing, vectors.config.training).to(device)
-    search, searches = fit_search(unweighted.tree, *validation, progress=progress)
-    weights, fits = fit_weights(unweighted, *validation, progress=progress)
+    if effort is None:
+        if seconds is None:
+            effort = Effort.on(device, len(graph.entities))
+        else:
+            effort = Effort.within(seconds / seconds_per_search(unweighted.tree, *validation))
+    search, searches = fit_search(unweighted.tree, *validation, effort, progress=progress)
+    weights, fits = fit_weights(unweighted, *validation, effort, progress=progress)
     rows = tuple(map(tuple, weights.tolist()))
     document = {
         "format": _FORMAT,
@@ -261,7 +269,7 @@ def weighing(validation: Labelled | None, graph: Graph) -> Labelled:
     if validation is None:
         raise WorkloadError(
             f"{graph.name} has no validation facts to weigh the parts by; import it with some held out "
-            "(q2p graph import --split)"
+            "(q2p graph import --split), or train one method alone (--method q2p)"
         )
     return validation
 
@@ -283,16 +291,21 @@ def check_place(folder: Path, *parts: Path) -> None:
 
 
 def settings_of(part: str, settings: Sequence[str]) -> list[str]:
-    """The settings of one part, of those for both, and of those for one, whose name and a dot come first."""
+    """The settings of one part: those that name it, with a dot, and those without a name which it has, or no part."""
     found = []
+    known = {name: _names_of_settings(method) for name, method in PARTS.items()}
     for setting in settings:
-        key = setting.partition("=")[0]
+        key = key_of(setting)
         name, dot, _ = key.partition(".")
         if dot and name not in PARTS:
             raise UsageError(f"{key} names no part: settings of one begin with {' or '.join(f'{n}.' for n in PARTS)}")
-        if not dot or name == part:
-            found.append(setting.removeprefix(f"{part}."))
+        if name == part if dot else key in known[part] or not any(key in others for others in known.values()):
+            found.append(setting.strip().removeprefix(f"{part}."))
     return found
+
+
+def _names_of_settings(method: str) -> set[str]:
+    return {field.name for kind in (METHODS[method].settings(), Training()) for field in fields(kind)}
 
 
 def _check_held_out(*parts: Run) -> None:

@@ -2,7 +2,8 @@
 
 First the search is settled, for all queries the same: which of a few ways has the best mean MRR by itself. How sharp
 links are is tried out on some queries; the best few, each with both ways to count what leads to an answer, are compared
-on more, and then what walks are to say in the best of these. Then every family of queries gets weights of its own.
+on more, and then what walks are to say in the best of these. Then every family of queries gets weights of its own. How
+many queries say all this depends on the device, and on a CPU on the size of the graph (`Effort`).
 
 Of every query, its hard answers compete with the entities that are no answers: those that the vectors or the search
 rank highest, and a random few that stand for all others. A family's weights w minimise
@@ -17,6 +18,7 @@ no family is worse off.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
@@ -41,7 +43,7 @@ from query2particles.methods.tree import WAYS, Tree, Way
 from query2particles.query.algebra import Query
 from query2particles.workload.labels import Labelled, Labels
 
-__all__ = ["FamilyFit", "Search", "fit_search", "fit_weights", "queries_asked"]
+__all__ = ["Effort", "FamilyFit", "Search", "fit_search", "fit_weights", "queries_asked", "seconds_per_search"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -60,11 +62,11 @@ _SHARES = (0.0, 0.125, 0.25, 0.5, 1.0)
 
 _SHARPNESS = (0.5, 0.65, 0.8, 1.0, 1.4, 2.0)
 _WALKS = (0.03, 0.1, 0.25, 0.5)
-_TRIED, _DECIDING = 100, 300
-"""So many queries of each shape say how sharp links should be, and which of the searches that are left is taken."""
-
 _LEFT = 3
 """So many values of sharpness are compared."""
+
+_ASKED_ON_A_CPU = 350 * 25_000
+"""How many queries of each shape, times entities, a CPU of two cores searches in about a minute."""
 
 
 class Search(NamedTuple):
@@ -77,6 +79,37 @@ class Search(NamedTuple):
     @property
     def settings(self) -> list[str]:
         return [f"{name}={value}" for name, value in self._asdict().items()]
+
+
+class Effort(NamedTuple):
+    """How many queries of each shape are asked, at most."""
+
+    tried: int
+    """Which say how sharp links should be."""
+    deciding: int
+    """Which say what is taken of the searches that are left."""
+    weighed: int
+    """Which the weights are fitted to."""
+
+    @staticmethod
+    def on(device: torch.device | str, entities: int) -> Effort:
+        """What takes about a minute on a CPU of two cores, whatever the size of the graph; more on a GPU."""
+        if torch.device(device).type == "cuda":
+            return _ON_A_GPU
+        return Effort.within(_ASKED_ON_A_CPU / entities)
+
+    @staticmethod
+    def within(searches: float) -> Effort:
+        """What takes as long as so many searches for one query of each shape, but no less than a few of them."""
+        passes = len(_SHARPNESS) + 2 * (len(WAYS) * _LEFT + len(_WALKS)) + 6 * _SEARCHES_PER_WEIGHED
+        tried = max(int(searches / passes), _FEWEST)
+        return Effort(*map(min, (tried, 2 * tried, 6 * tried), _ON_A_GPU))
+
+
+_ON_A_GPU = Effort(100, 300, 1_000_000)
+_FEWEST = 3
+_SEARCHES_PER_WEIGHED = 1.5
+"""Features are those of both ways, and of the vectors."""
 
 
 @dataclass(frozen=True)
@@ -104,36 +137,50 @@ class _Candidates:
         return _Candidates(self.features[own], self.query[own] // 2, self.hard[own], self.stands_for[own])
 
 
-def queries_asked(batch: Batch) -> int:
+def queries_asked(batch: Batch, effort: Effort) -> int:
     """How many `fit_search` and `fit_weights` ask together."""
-    again = len(WAYS) if _more_than_tried(batch) else len(WAYS) - 1  # else what was tried stays as it is
+    again = len(WAYS) if _more_than_tried(batch, effort) else len(WAYS) - 1  # else what was tried stays as it is
     return sum(
-        len(ids) + len(_SHARPNESS) * min(len(ids), _TRIED) + (again * _LEFT + len(_WALKS)) * min(len(ids), _DECIDING)
+        min(len(ids), effort.weighed)
+        + len(_SHARPNESS) * min(len(ids), effort.tried)
+        + (again * _LEFT + len(_WALKS)) * min(len(ids), effort.deciding)
         for ids in batch.values()
     )
+
+
+def seconds_per_search(tree: Tree, batch: Batch, labels: Mapping[Query, Labels]) -> float:
+    """How long the search takes here for one query of each shape, by the first few of each."""
+    some = _first_of(batch, labels, _FEWEST)
+    evaluate(tree, *_first_of(batch, labels, 1))  # what only the first call does is not counted
+    begin = time.perf_counter()
+    evaluate(tree, *some)
+    return (time.perf_counter() - begin) / max(map(len, some[0].values()))
+
+
+def _first_of(batch: Batch, labels: Mapping[Query, Labels], most: int) -> Labelled:
+    """The first queries of each shape."""
+    some = {shape: ids[:most] for shape, ids in batch.items()}
+    return some, {shape: labels[shape].take(np.arange(len(ids))) for shape, ids in some.items()}
 
 
 def fit_search(
     tree: Tree,
     batch: Batch,
     labels: Mapping[Query, Labels],
+    effort: Effort,
     *,
     progress: Callable[[int], object] = lambda _: None,
 ) -> tuple[Search, dict[Search, float]]:
     """The search that suits these queries, which the tree then has, and the mean MRR of each that was compared."""
 
-    def first(most: int) -> Labelled:
-        some = {shape: ids[:most] for shape, ids in batch.items()}
-        return some, {shape: labels[shape].take(np.arange(len(ids))) for shape, ids in some.items()}
-
     def mrr(search: Search, some: Labelled) -> float:
         tree.settings = replace(tree.settings, **search._asdict())
         return evaluate(tree, *some, progress=progress).average("all").get("mrr", 0.0)
 
-    few, more = first(_TRIED), first(_DECIDING)
+    few, more = (_first_of(batch, labels, most) for most in (effort.tried, effort.deciding))
     tried = {Search(sharpness, "any"): mrr(Search(sharpness, "any"), few) for sharpness in _SHARPNESS}
     left = sorted(tried, key=lambda search: -tried[search])[:_LEFT]
-    found = {} if _more_than_tried(batch) else {search: tried[search] for search in left}
+    found = {} if _more_than_tried(batch, effort) else {search: tried[search] for search in left}
     for search in (one._replace(several=way) for one in left for way in WAYS):
         if search not in found:
             found[search] = mrr(search, more)
@@ -144,14 +191,15 @@ def fit_search(
     return chosen, found
 
 
-def _more_than_tried(batch: Batch) -> bool:
-    return any(len(ids) > _TRIED for ids in batch.values())
+def _more_than_tried(batch: Batch, effort: Effort) -> bool:
+    return any(len(ids) > effort.tried for ids in batch.values())
 
 
 def fit_weights(
     model: Joint,
     batch: Batch,
     labels: Mapping[Query, Labels],
+    effort: Effort,
     *,
     seed: int = 0,
     progress: Callable[[int], object] = lambda _: None,
@@ -162,6 +210,7 @@ def fit_weights(
     all queries together; one with a single query takes the part that ranks it better.
     """
     generator = torch.Generator().manual_seed(seed)
+    batch, labels = _first_of(batch, labels, effort.weighed)
     found: dict[int, list[_Candidates]] = {}
     with scoring(model):
         for shape, ids in batch.items():

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from types import MappingProxyType
@@ -31,32 +31,41 @@ __all__ = [
 _GROUPS = {"epfo": ("EPFO", "tab:blue"), "negation": ("negation", "tab:orange")}
 """The averages that are drawn, what people call them, and their colours."""
 
+_GRAYS = ("tab:gray", "black")
+_MARKERS = "osD^vP*X<>"
+
 
 def plot_training(
-    trace: Iterable[Mapping[str, Any]],
+    traces: Mapping[str, Iterable[Mapping[str, Any]]],
     target: Path,
     *,
     title: str,
     references: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
 ) -> None:
-    """The loss and the validation MRR over the updates of a run's trace, as a picture of the target's suffix.
+    """The loss and the validation MRR over the updates of runs' traces, by name, as a picture of the target's suffix.
 
     `references` are what others reach on the same validation queries: by name, the percentages of each average.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import StrMethodFormatter
 
-    lines = list(trace)
-    losses = [(line["update"], line["loss"]) for line in lines if "loss" in line]
-    validations = [(line["update"], line["validation"]) for line in lines if "validation" in line]
     figure = Figure(figsize=(12, 4.2), layout="constrained")
     figure.suptitle(title)
     left, right = figure.subplots(1, 2, sharex=True)
-    left.plot(*zip(*losses, strict=True) if losses else ((), ()), color="tab:gray")
+    for number, (run, trace) in enumerate(traces.items()):
+        lines = list(trace)
+        losses = [(line["update"], line["loss"]) for line in lines if "loss" in line]
+        left.plot(*_columns(losses), color=_GRAYS[number % len(_GRAYS)], label=run)
+        for group, (name, colour) in _GROUPS.items():
+            points = [
+                (line["update"], line["validation"][group]) for line in lines if group in line.get("validation", ())
+            ]
+            if points or len(traces) == 1:  # what has no complement has no average of such queries
+                right.plot(*_columns(points), color=colour, marker=_MARKERS[number], label=f"{name}, {run}")
     left.set(title="Training loss", ylabel="cross-entropy (nats a query)")
+    if len(traces) > 1:
+        left.legend(fontsize="small", frameon=False)
     for group, (name, colour) in _GROUPS.items():
-        points = [(update, found[group]) for update, found in validations if group in found]
-        right.plot(*zip(*points, strict=True) if points else ((), ()), color=colour, marker="o", label=name)
         for (other, reached), dashes in zip(references.items(), cycle(("--", ":")), strict=False):
             right.axhline(reached[group], color=colour, linestyle=dashes, linewidth=1, label=f"{name}, {other}")
     right.set(title="Validation", ylabel="mean reciprocal rank (%)", ylim=(0, None))
@@ -69,7 +78,9 @@ def plot_training(
     _save(figure, target)
 
 
-_MARKERS = "osD^vP*X<>"
+def _columns(points: list[tuple[int, float]]) -> tuple[Sequence[float], Sequence[float]]:
+    """The x and the y of points, of which there may be none."""
+    return ([x for x, _ in points], [y for _, y in points])
 
 
 def plot_times(times: Mapping[int, Mapping[str, Mapping[str, float]]], target: Path, *, caption: str) -> None:

@@ -263,13 +263,19 @@ class Run:
 
     def remove(self, also: Collection[str] = ()) -> None:
         """Remove all files of the run, and others of these names; where anything else would be lost, nothing."""
-        if self._shared.path.exists():
-            raise UsageError(f"{self.folder} was trained by several processes: remove it by hand, or name another")
-        check_nothing_else(self.folder, lambda name: _is_own(name) or name in also or ".partial-" in name)
+        self.check_removable(also)
         with self.held():
             # What says that this is a run goes last: half a removal can be taken up again.
             for path in sorted(self.folder.iterdir(), key=lambda path: path.name == _CONFIG):
                 path.unlink()
+
+    def check_removable(self, also: Collection[str] = ()) -> None:
+        """Refuse to remove a run that is being trained, or a folder that holds anything but the run and such names."""
+        if self._shared.path.exists():
+            raise UsageError(f"{self.folder} was trained by several processes: remove it by hand, or name another")
+        check_nothing_else(self.folder, lambda name: _is_own(name) or name in also or ".partial-" in name)
+        with self.held():
+            pass
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

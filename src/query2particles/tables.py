@@ -27,10 +27,14 @@ from query2particles.workload.stream import Part
 __all__ = ["Subject", "prepared_subject", "settled", "stays_on_disk", "subject_by_rows"]
 
 _LARGE = 200_000
-"""More entities than this are many: `auto` then trains by rows, against some of them."""
+"""More entities than this are many on any device, and for any method."""
 
-_NEGATIVES = 4096
-"""Against so many."""
+_BY_ROWS_FROM = {"cpu": 4_000, "cuda": _LARGE}
+"""With more entities than this, `auto` trains by rows, against some of them. A GPU scores all entities as one matrix
+product; a CPU gains as soon as the table no longer fits its caches."""
+
+_FEW_NEGATIVES, _NEGATIVES = 1024, 4096
+"""Against so many: a CPU takes the few up to `_LARGE` entities."""
 
 _SHARE = 0.6
 """What the tables may take of the memory that is free."""
@@ -52,8 +56,11 @@ def settled(
     bytes_in_all = 4 * entities * entry.numbers_per_entity(config.model)
     negatives, table, notes = training.negatives, training.table, []
     by_rows = not hasattr(trainee_of(entry.specimen(config.model)), "attach")
+    # What cannot be trained by rows, or was not so far, is set against some entities only where there are very many.
+    whole = table == "whole" or not by_rows or before == "whole"
+    many = entities > (_LARGE if whole else _BY_ROWS_FROM[device.type])
     if negatives == "auto":
-        negatives = _NEGATIVES if entities > _LARGE else 0
+        negatives = 0 if not many else _NEGATIVES if entities > _LARGE else _FEW_NEGATIVES
         if negatives:
             notes.append(
                 f"{entities:,} entities are many: answers are set against {negatives:,} random ones in every update "
@@ -61,7 +68,7 @@ def settled(
             )
     if table == "auto":
         table = before or "whole"
-        if before is None and negatives and entities > _LARGE and by_rows:
+        if before is None and negatives and many and by_rows:
             table = _fitting(bytes_in_all // processes, device, own=not entry.trains_another)
             notes.append(
                 f"the entities' tables, {bytes_in_all / 2**30:.1f} GiB in float32, are trained by rows, "

@@ -113,6 +113,27 @@ def test_one_command_trains_both_parts_and_joins_them(tmp_path: Path, graph: Pat
     assert open_run(folder) == joined
 
 
+def test_minutes_choose_the_sizes_of_the_parts(tmp_path: Path, graph: Path, call: Call) -> None:
+    """A complete run; the same command again has nothing to plan, and a setting that differs is refused."""
+    folder = tmp_path / "run"
+    words: list[str | Path] = ["train", graph, "--preset", "small", "--minutes", "0.2", "--out", folder]
+    words += ["--set", "batch=32", "--set", "validation_queries=3", "--set", "particles=3"]
+    call(*words)
+    joined = open_run(folder)
+    assert isinstance(joined, Joined)
+    for config in (joined.vectors.config, joined.links.config):
+        size = f"{config.method} with dimension {config.model.dimension} and {config.training.updates:,} updates"
+        assert f"note: for 0.2 minutes on this machine: {size} of 32 queries" in call.stderr
+    assert joined.vectors.config.model.particles == 3, "which links do not have"
+    before = {part: contents(folder / part) for part in PARTS}
+    call(*words)
+    assert "on this machine" not in call.stderr
+    assert call.stderr.count(" is finished.") == 2
+    assert {part: contents(folder / part) for part in PARTS} == before
+    with pytest.raises(UsageError, match="vectors has other settings than these"):
+        call(*words, "--seed", "5")
+
+
 def test_what_was_joined_as_json(tmp_path: Path, graph: Path, run: Path, call: Call) -> None:
     """Of all three ways to the same run."""
     document = json.loads((run / JOINED).read_text())
@@ -441,7 +462,7 @@ def test_answers_say_why_they_carry_no_probabilities(tmp_path: Path, run: Path, 
     assert warned(own) == "guesses carry no probabilities: nothing was calibrated for these weights (q2p calibrate RUN)"
     again = tmp_path / "again"
     words = ["--set", "updates=4", "--set", "dimension=16", "--set", "valid_edges=true"]
-    call("train", graph, "--preset", "small", "--out", again, *words)
+    call("train", graph, "--method", "q2p", "--preset", "small", "--out", again, *words)
     assert "validation facts were trained on" in warned(again)
 
 

@@ -41,7 +41,10 @@ def told(capsys: pytest.CaptureFixture[str]) -> Any:
 def trained(tmp_path: Path, graph: Any, *options: str) -> Path:
     graph.save(tmp_path / "graph")
     settings = [word for key, value in QUICK.items() for word in ("--set", f"{key}={value}")]
-    app(["train", str(tmp_path / "graph"), "--out", str(tmp_path / "run"), *settings, *options], standalone_mode=False)
+    app(
+        ["train", str(tmp_path / "graph"), "--method", "q2p", "--out", str(tmp_path / "run"), *settings, *options],
+        standalone_mode=False,
+    )
     return tmp_path / "run"
 
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def settings(**changes: object) -> list[str]:
 def run(graph: Path) -> Path:
     """A short training, left alone."""
     folder = graph.parent / "run"
-    shown = q2p("train", graph, "--out", folder, "--seed", "5", *settings())
+    shown = q2p("train", graph, "--method", "q2p", "--out", folder, "--seed", "5", *settings())
     assert "│     150 │" in shown.stdout
     assert "update 150 of 150 · loss " in shown.stderr
     assert f"Next:  q2p evaluate {folder}" in shown.stderr
@@ -70,7 +71,7 @@ def test_a_signal_saves_and_says_how_to_go_on(
     tmp_path: Path, graph: Path, run: Path, number: signal.Signals, code: int
 ) -> None:
     folder = tmp_path / "run"
-    with start("train", graph, "--out", folder, "--seed", "5", *settings()) as process:
+    with start("train", graph, "--method", "q2p", "--out", folder, "--seed", "5", *settings()) as process:
         trace = folder / "trace.jsonl"
         until = time.monotonic() + 60
         while not (trace.exists() and trace.stat().st_size) and time.monotonic() < until:
@@ -101,7 +102,7 @@ def test_a_signal_while_probabilities_are_made(
     with monkeypatch.context() as patched:
         patched.setattr("query2particles.calibration.calibrate", lambda *_, **__: signal.raise_signal(signal.SIGINT))
         with pytest.raises(Stopped):
-            call("train", graph, "--out", folder, *settings(updates=2))
+            call("train", graph, "--method", "q2p", "--out", folder, *settings(updates=2))
     told = capsys.readouterr().err
     advice = f"The run is saved. To go on:  q2p calibrate {folder}"
     assert f"Stopped by SIGINT while answers were given probabilities. {advice}\n" in told
@@ -122,7 +123,9 @@ def test_options_and_files_of_settings(tmp_path: Path, graph: Path, call: Call) 
     file = tmp_path / "settings.toml"
     file.write_text("[model]\ndimension = 4\n[training]\nupdates = 3\nbatch = 16\nseed = 3\nmix = {1p = 1}\n")
     words = ["--config", str(file), "--set", "updates=2", "--preset", "paper", "--unions", "dnf", "--seed", "9"]
-    told = call.json("train", graph, "--out", tmp_path / "run", "--device", "cpu", "--all-edges", *words)
+    told = call.json(
+        "train", graph, "--method", "q2p", "--out", tmp_path / "run", "--device", "cpu", "--all-edges", *words
+    )
     assert (told["update"], told["validation"], told["best_update"]) == (2, None, 2)
     config = Run.open(tmp_path / "run").config
     assert (config.preset, config.model.dimension, config.training.updates, config.training.batch) == (
@@ -142,7 +145,7 @@ def test_options_and_files_of_settings(tmp_path: Path, graph: Path, call: Call) 
 def test_what_was_trained_on_all_facts_has_nothing_to_be_measured_by(
     tmp_path: Path, graph: Path, call: Call, words: list[str]
 ) -> None:
-    call("train", graph, "--out", tmp_path / "run", *words, *settings(updates=2))
+    call("train", graph, "--method", "q2p", "--out", tmp_path / "run", *words, *settings(updates=2))
     assert f"Saved in {tmp_path / 'run'}.\n" in call.stderr
     call("train", "--resume", tmp_path / "run", "--set", "updates=4")
     assert f"Saved in {tmp_path / 'run'}.\n" in call.stderr
@@ -152,7 +155,7 @@ def test_what_was_trained_on_validation_facts_is_measured_by_test_facts(
     tmp_path: Path, graph: Path, call: Call
 ) -> None:
     run = tmp_path / "run"
-    call("train", graph, "--out", run, "--set", "valid_edges=true", *settings(updates=2))
+    call("train", graph, "--method", "q2p", "--out", run, "--set", "valid_edges=true", *settings(updates=2))
     assert f"Saved in {run}. Next:  q2p evaluate {run}\n" in call.stderr
     assert "will carry no probabilities: " in call.stderr
     words = ("evaluate", run, "--shapes", "1p", "--limit", "3", "--hardness")
@@ -174,7 +177,15 @@ def test_the_next_step_is_one_that_the_graph_allows(tmp_path: Path, call: Call) 
     splits: dict[str, dict[Split, Any]] = {"plain": {"train": facts}, "valid": {"train": facts, "valid": held_out}}
     for name, split in splits.items():
         Graph.of(*names, split, {"name": name}).save(tmp_path / name)
-        call("train", tmp_path / name, "--out", tmp_path / f"run-{name}", *settings(updates=2, mix="1p:1", patience=2))
+        call(
+            "train",
+            tmp_path / name,
+            "--method",
+            "q2p",
+            "--out",
+            tmp_path / f"run-{name}",
+            *settings(updates=2, mix="1p:1", patience=2),
+        )
         if name == "plain":
             assert call.stderr.count("plain: no validation facts; nothing is validated") == 1
             assert "patience has no effect" in call.stderr
@@ -185,30 +196,90 @@ def test_the_next_step_is_one_that_the_graph_allows(tmp_path: Path, call: Call) 
 
 
 def test_a_small_batch_and_a_long_warm_up_are_noted(tmp_path: Path, graph: Path, call: Call) -> None:
-    call("train", graph, "--out", tmp_path / "run", *settings(updates=2, batch=1))
+    call("train", graph, "--method", "q2p", "--out", tmp_path / "run", *settings(updates=2, batch=1))
     assert "note: a batch of 1 has no query of " in call.stderr
     assert "note: the rate never gets to" in call.stderr
 
 
-@pytest.mark.parametrize(
-    ("options", "noted"),
-    [([], True), (["--seed", "3"], True), (["--preset", "small"], False), (["--set", "updates=5"], False)],
-)
-def test_what_is_made_for_a_gpu_says_so_on_a_cpu(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    options: list[str],
-    noted: bool,
-) -> None:
+@pytest.fixture
+def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What a training of atlas says before it begins."""
+
     def no_training(*_: object, **__: object) -> None:
         raise UsageError("not here")
 
-    monkeypatch.setattr("query2particles.train.train", no_training)
-    arguments = ["train", "atlas", "--device", "cpu", "--out", str(tmp_path / "run"), *options]
-    with pytest.raises(UsageError, match="not here"):
-        app(arguments, standalone_mode=False)
-    assert ("--preset small takes minutes" in capsys.readouterr().err) == noted
+    def begin(*options: str) -> str:
+        monkeypatch.setattr("query2particles.train.train", no_training)
+        arguments = ["train", "atlas", "--device", "cpu", "--out", str(tmp_path / "run"), *options]
+        with pytest.raises(UsageError, match="not here"):
+            app(arguments, standalone_mode=False)
+        return capsys.readouterr().err
+
+    return begin
+
+
+@pytest.mark.parametrize(
+    ("options", "noted"),
+    [
+        (["--preset", "default"], True),
+        (["--preset", "paper", "--seed", "3"], True),
+        (["--preset", "small"], False),
+        (["--preset", "default", "--set", "updates=5"], False),
+        ([], False),
+    ],
+)
+def test_what_is_made_for_a_gpu_says_so_on_a_cpu(begun: Callable[..., str], options: list[str], noted: bool) -> None:
+    assert ("--preset small takes minutes" in begun("--method", "q2p", *options)) == noted
+
+
+@pytest.mark.parametrize("method", ["q2p", "links", "best"])
+def test_a_cpu_takes_the_small_preset(tmp_path: Path, begun: Callable[..., str], method: str) -> None:
+    """In the size that suits the graph, and says so."""
+    assert "note: on a CPU, this takes --preset small" in begun("--method", method)
+    folder = tmp_path / "run" / ("links" if method == "best" else "")
+    config = Run.open(folder).config
+    assert config.preset == "small"
+    assert config.training.updates * config.training.batch >= 20 * 2 * 19_706
+
+
+def test_best_is_the_usual_method(tmp_path: Path, begun: Callable[..., str]) -> None:
+    begun()
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"vectors", "links"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--all-edges"],
+        ["--unions", "dnf"],
+        ["--preset", "paper"],
+        ["--config", "FILE"],
+        ["--set", "valid_edges=true"],
+        ["--set", "all_edges = true"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_for_one_method_trains_one(tmp_path: Path, begun: Callable[..., str], options: list[str]) -> None:
+    """Which is said, and is another one where that is named."""
+    (tmp_path / "file.toml").write_text("updates = 3\n")
+    words = [str(tmp_path / "file.toml") if word == "FILE" else word for word in options]
+    assert "for one method" in (told := begun(*words))
+    assert "this trains q2p alone" in told
+    assert Run.open(tmp_path / "run").config.method == "q2p"
+    assert "for one method" not in begun("--method", "q2p", *words)
+
+
+def test_minutes_choose_the_size_of_one_method(tmp_path: Path, graph: Path, call: Call) -> None:
+    """Which is fixed before training begins: the run says how many updates it has."""
+    run, begin = tmp_path / "run", time.monotonic()
+    call("train", graph, "--method", "q2p", "--preset", "small", "--minutes", "0.1", "--out", run, "--set", "batch=32")
+    assert time.monotonic() - begin < 30
+    config = Run.open(run).config
+    words = f"for 0.1 minutes on this machine: q2p with dimension {config.model.dimension} and "
+    assert f"{words}{config.training.updates:,} updates of 32 queries" in call.stderr
+    assert Run.open(run).read_trace()[-1]["update"] == config.training.updates
+    call("train", "--resume", run)
+    assert "there is nothing left to do" in call.stderr
 
 
 def test_a_run_can_be_asked(graph: Path, run: Path, call: Call) -> None:
@@ -242,7 +313,7 @@ def test_a_run_of_a_gpu_on_a_machine_without(
 def test_folders_that_have_moved(tmp_path: Path, graph: Path, call: Call) -> None:
     call("sample", graph, "--shapes", "1p", "--count", "3", "--split", "valid", "--out", tmp_path / "queries")
     words = settings(updates=2, validation=tmp_path / "queries")
-    call("train", graph, "--out", tmp_path / "run", *words)
+    call("train", graph, "--method", "q2p", "--out", tmp_path / "run", *words)
     (tmp_path / "queries").rename(tmp_path / "moved")
     resume = ("train", "--resume", tmp_path / "run", "--set", "updates=4")
     with pytest.raises(UsageError, match="where it has moved, --set validation=DIR says"):
@@ -256,12 +327,16 @@ def test_folders_that_have_moved(tmp_path: Path, graph: Path, call: Call) -> Non
     [
         ("train", "name a GRAPH and the run folder"),
         ("train GRAPH", "name a GRAPH and the run folder"),
-        ("train GRAPH --out RUN", "not empty: resume it with q2p train --resume "),
+        ("train GRAPH --method q2p --out RUN", "not empty: resume it with q2p train --resume "),
         ("train --resume RUN --seed 3 --out NEW", "leave out --out, --seed"),
         ("train --resume RUN --set rate=3", "only updates can be set anew"),
         ("train --resume NEW", "there is no run folder"),
         ("train GRAPH --out NEW --set dimensions=3", "did you mean dimension"),
-        ("train GRAPH --out NEW --preset papers", "has no preset 'papers'"),
+        ("train GRAPH --out NEW --minutes 0", "--minutes is a number above 0"),
+        ("train GRAPH --out NEW --minutes nan", "--minutes is a number above 0"),
+        ("train GRAPH --out NEW --minutes 1 --set links.updates=3", "leave out it, or updates"),
+        ("train --resume RUN --minutes 1", "leave out --minutes"),
+        ("train GRAPH --method q2p --out NEW --preset papers", "has no preset 'papers'"),
         ("train GRAPH --out NEW --method gqx", "no method 'gqx'"),
         ("train GRAPH --out NEW --set workload=nowhere", "there is no folder 'nowhere'"),
         ("evaluate GRAPH", r"only what learns nothing can be evaluated \(--method frequent-tails or"),
@@ -315,12 +390,21 @@ def test_without_a_gpu_cuda_is_refused(tmp_path: Path, graph: Path, call: Call) 
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(UsageError, match="no CUDA device"):
-        call("train", graph, "--out", tmp_path / "x", "--device", "cuda")
+        call("train", graph, "--method", "q2p", "--out", tmp_path / "x", "--device", "cuda")
 
 
 def test_tensorboard(tmp_path: Path, graph: Path, call: Call) -> None:
     """Where it is not installed, the message says how; where it is, scalars are written."""
-    words: list[str | Path] = ["train", graph, "--out", tmp_path / "run", "--tensorboard", *settings(updates=10)]
+    words: list[str | Path] = [
+        "train",
+        graph,
+        "--method",
+        "q2p",
+        "--out",
+        tmp_path / "run",
+        "--tensorboard",
+        *settings(updates=10),
+    ]
     if find_spec("tensorboard") is None:
         with pytest.raises(UsageError, match=r"pip install 'query2particles\[tensorboard\]'"):
             call(*words)
@@ -335,7 +419,7 @@ def test_a_full_disk(tmp_path: Path, graph: Path) -> None:
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
         "from query2particles.cli import main; main()"
     )
-    words = ["train", str(graph), "--out", str(tmp_path / "run"), *settings(updates=10)]
+    words = ["train", str(graph), "--method", "q2p", "--out", str(tmp_path / "run"), *settings(updates=10)]
     done = subprocess.run(
         [sys.executable, "-c", script, *words], capture_output=True, text=True, check=False, env=ENVIRONMENT
     )

@@ -45,7 +45,7 @@ class OnlyName(StrEnum):
 
 @app.command()
 def demo(
-    count: Annotated[int, typer.Option(min=1, help="Test queries to draw of each shape.")] = 300,
+    count: Annotated[int, typer.Option(min=1, help="Test queries to draw of each shape.")] = 100,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="The run folder to make; an earlier demo in it is replaced.")
     ] = Path("runs/demo"),
@@ -59,35 +59,40 @@ def demo(
     from dataclasses import asdict
 
     from query2particles import demo
-    from query2particles.cli.training import calibrate_where_possible
+    from query2particles.cli.training import calibrate_where_possible, stoppable, train_watched
     from query2particles.evaluate import compare
     from query2particles.graph.figures import graph_figures
     from query2particles.graph.folders import ATLAS, open_graph
     from query2particles.methods.baselines import baselines
     from query2particles.query.algebra import SHAPES
-    from query2particles.show import note, print_json, progress_bar, progress_training
+    from query2particles.show import note, print_json, progress_bar
 
     graph = open_graph(ATLAS)
-    run = demo.new_run(out, graph, [*(settings or ()), f"seed={seed}"])
+    parts = demo.new_parts(out, graph, [*(settings or ()), f"seed={seed}"])
     with progress_bar("drawing queries", count * len(SHAPES)) as progress:
         queries = demo.draw_all(graph, count=count, seed=seed, progress=progress)
     drawn = list(demo.describe(graph, *queries))
     if not json:
         _print_start(graph, drawn)
-    with progress_training(run.config.training.updates) as show:
-        trained = demo.train_and_plot(run, graph, on_progress=show)
-    if trained.signal is not None:
-        note(f"Stopped after update {trained.update:,}. Go on with:  q2p train --resume {out}")
-        raise Stopped(trained.signal)
+    for part in parts.values():
+        trained = train_watched(part, graph, "cpu")
+        if trained.signal is not None:
+            note(f"Stopped after update {trained.update:,} of {part.folder}. The same command begins anew.")
+            raise Stopped(trained.signal)
+    with (
+        stoppable("the parts were weighed", "The same command begins anew."),
+        progress_bar("weighing the parts", None) as progress,
+    ):
+        run = demo.join_and_plot(out, parts, graph, progress=progress)
     calibrate_where_possible(run, graph, "cpu")
-    methods = {**baselines(graph.at("train")), "Query2Particles": run.model(graph)}
-    unions = run.config.training.unions
+    methods, unions = {**baselines(graph.at("train")), demo.NAME: run.model(graph)}, run.config.training.unions
     with progress_bar("ranking", sum(row.queries for row in drawn) * len(methods)) as progress:
         compared = compare(methods, *queries, unions=unions, progress=progress)
-    guessed = list(demo.guess_all(graph, methods["Query2Particles"], k=5, unions=unions))
+    guessed = list(demo.guess_all(graph, methods[demo.NAME], k=5, unions=unions))
+    seconds = run.cost()[0]
     if not json:
         _print_end(compared, guessed)
-        typer.echo(f"\nTrained in {trained.seconds:,.0f} s; the run is in {out}, its curve in {out / demo.PLOT}")
+        typer.echo(f"\nTrained in {seconds:,.0f} s; the run is in {out}, its curve in {out / demo.PLOT}")
         typer.echo(f"Ask for yourself:  q2p answer {out} 'French.^speaks' --only predicted --explain")
         typer.echo("In the browser:    make serve")
         return
@@ -97,7 +102,7 @@ def demo(
             "samples": list(map(asdict, drawn)),
             "run": str(out),
             "plot": str(out / demo.PLOT),
-            "train_seconds": round(trained.seconds, 2),
+            "train_seconds": round(seconds, 2),
             "mrr": {name: found.percentages(2) for name, found in compared.items()},
             "questions": [one.as_json() for one in guessed],
         }

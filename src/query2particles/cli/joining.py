@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,12 +18,14 @@ from query2particles.cli.training import (
     calibrate_where_possible,
     device_named,
     next_step,
+    note_plan,
     stoppable,
     train_watched,
 )
 from query2particles.errors import UsageError
 
 if TYPE_CHECKING:
+    from query2particles.config import Config
     from query2particles.graph.graph import Graph
     from query2particles.joined import Joined
     from query2particles.joining import FamilyFit
@@ -84,20 +87,19 @@ class Parts:
     """Of both parts, or of one where its name and a dot come first: vectors.updates=1000."""
 
 
-def train_best(parts: Parts, device: str, json: bool) -> None:
-    """Train the parts, one after the other, and join them; what an earlier call has finished is not done again."""
-    from query2particles.config import configured
+def train_best(parts: Parts, device: str, json: bool, minutes: float | None = None, begin: float = 0.0) -> None:
+    """Train the parts, one after the other, and join them; what an earlier call has finished is not done again.
+
+    With `minutes`, everything is to be done so many of them after `begin`, a time of `time.perf_counter`.
+    """
     from query2particles.graph.folders import open_graph
-    from query2particles.joined import PARTS, check_place, settings_of, weighing
-    from query2particles.presets import preset
+    from query2particles.joined import PARTS, check_place, weighing
+    from query2particles.planning import Budget
     from query2particles.show import note, print_json, print_trained
     from query2particles.train import validation_set
 
     graph = open_graph(parts.graph)
-    configs = {
-        part: configured(preset(method, parts.preset), None, settings_of(part, parts.settings))
-        for part, method in PARTS.items()
-    }
+    configs = _configs(parts, graph, device)
     if not all(config.training.can_be_judged for config in configs.values()):
         raise UsageError(
             "best needs facts to weigh its parts by: leave out valid_edges, all_edges and leaked; of parts that are "
@@ -105,8 +107,17 @@ def train_best(parts: Parts, device: str, json: bool) -> None:
         )
     validation = weighing(validation_set(graph, configs["vectors"].training), graph)  # refused before all is trained
     check_place(parts.out, *(parts.out / part for part in PARTS))
-    runs = {part: _run_of(parts.out / part, config, graph, parts.graph) for part, config in configs.items()}
-    for part, run in runs.items():
+
+    def run_of(part: str) -> Run:
+        config = configs[part]
+        if minutes is not None:
+            config = _planned(parts, part, config, graph, device, minutes, time.perf_counter() - begin)
+        return _run_of(parts.out / part, config, graph, parts.graph)
+
+    # What fits into a time is only known when it comes to a part; otherwise wrong settings are refused at once.
+    runs = {part: run_of(part) for part in PARTS} if minutes is None else {}
+    for part in PARTS:
+        run = runs[part] = runs.get(part) or run_of(part)
         saved = run.saved()
         if saved is not None and saved[1].finished(run.config.training):
             note(f"{run.folder} is finished.")
@@ -124,7 +135,45 @@ def train_best(parts: Parts, device: str, json: bool) -> None:
             raise Stopped(trained.signal)
         calibrate_where_possible(run, graph, device, then="  and then the same command")
     again = "The parts are saved; the same command goes on."
-    _join(parts.out, runs["vectors"], runs["links"], graph, validation, device, again, json)
+    seconds = None
+    if minutes is not None:
+        seconds = Budget.of(minutes, joined=True).left_for_weighing(60 * minutes - (time.perf_counter() - begin))
+        validation = weighing(validation_set(graph, runs["vectors"].config.training), graph)
+    _join(parts.out, runs["vectors"], runs["links"], graph, validation, device, again, json, seconds)
+
+
+def _configs(parts: Parts, graph: Graph, device: str) -> dict[str, Config]:
+    """The settings of each part, in sizes that suit the graph."""
+    from query2particles.config import configured, key_of
+    from query2particles.joined import PARTS, settings_of
+    from query2particles.planning import grown
+    from query2particles.presets import preset
+
+    own = {part: settings_of(part, parts.settings) for part in PARTS}
+    starts = {part: configured(preset(method, parts.preset), None, own[part]) for part, method in PARTS.items()}
+    return {part: grown(start, graph, device, set(map(key_of, own[part]))) for part, start in starts.items()}
+
+
+def _planned(
+    parts: Parts, part: str, config: Config, graph: Graph, device: str, minutes: float, spent: float
+) -> Config:
+    """The settings of a part that fit into the time, of which some seconds are `spent`.
+
+    What an earlier call has planned stays as it is: a training that goes on ends as if it had been left alone.
+    """
+    from query2particles.config import configured, key_of
+    from query2particles.joined import PARTS, settings_of
+    from query2particles.planning import plan_part
+    from query2particles.run import Run, is_run_folder
+
+    own = settings_of(part, parts.settings)
+    if is_run_folder(parts.out / part):
+        return configured(Run.open(parts.out / part).config, None, own)
+    later = list(PARTS.values())[list(PARTS).index(part) + 1 :]
+    fixed = set(map(key_of, own))
+    plan = plan_part(config, graph, device, minutes, spent=spent, fixed=fixed, joined=True, later=later)
+    note_plan(plan, minutes)
+    return plan.config
 
 
 def _run_of(folder: Path, config: Any, graph: Graph, graph_folder: str) -> Run:
@@ -141,16 +190,28 @@ def _run_of(folder: Path, config: Any, graph: Graph, graph_folder: str) -> Run:
 
 
 def _join(
-    out: Path, vectors: Run, links: Run, graph: Graph, validation: Labelled | None, device: str, again: str, json: bool
+    out: Path,
+    vectors: Run,
+    links: Run,
+    graph: Graph,
+    validation: Labelled | None,
+    device: str,
+    again: str,
+    json: bool,
+    seconds: float | None = None,
 ) -> None:
-    """`again` says how to go on from where the weighing is stopped."""
+    """`again` says how to go on from where the weighing is stopped; `seconds` how long it may take."""
     from query2particles.joined import join as join_runs
-    from query2particles.joining import queries_asked
+    from query2particles.joining import Effort, queries_asked
     from query2particles.show import note, print_json, progress_bar
 
-    count = 0 if validation is None else queries_asked(validation[0])
+    count = None
+    if validation is not None and seconds is None:
+        count = queries_asked(validation[0], Effort.on(device, len(graph.entities)))
     with stoppable("the parts were weighed", again), progress_bar("weighing the parts", count) as progress:
-        joined, fits = join_runs(out, vectors, links, graph, validation, device=device, progress=progress)
+        joined, fits = join_runs(
+            out, vectors, links, graph, validation, device=device, seconds=seconds, progress=progress
+        )
     calibrate_where_possible(joined, graph, device)
     if json:
         print_json({"run": str(out), "search": joined.search._asdict(), "families": _families(joined, fits)})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import signal
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from query2particles.config import Config
     from query2particles.distributed import Group
     from query2particles.graph.graph import Graph
+    from query2particles.planning import Plan
     from query2particles.run import Run
     from query2particles.train import Progress, Trained
 
@@ -29,6 +32,7 @@ __all__ = [
     "calibrate_where_possible",
     "device_named",
     "next_step",
+    "note_plan",
     "stoppable",
     "train",
     "train_watched",
@@ -72,13 +76,18 @@ def train(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder to make.")] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="What to train (`q2p methods`); `best`: two that answer together.", show_default="q2p"),
+        typer.Option(help="What to train (`q2p methods`); `best`: two that answer together.", show_default="best"),
     ] = None,
     preset: Annotated[
         str | None,
         typer.Option(
-            help="The settings to start from: default, small (for a CPU), paper or released.", show_default="default"
+            help="The settings to start from: default, small (for a CPU), paper or released.",
+            show_default="default on a GPU, small on a CPU",
         ),
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="Choose dimension and updates so that everything is done in so many minutes here."),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings.")] = None,
     settings: Annotated[
@@ -104,14 +113,28 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a model on a graph, or resume a training. Ctrl-C and SIGTERM save, and say how to go on."""
-    from query2particles.config import configured
+    from query2particles.config import configured, key_of
     from query2particles.distributed import processes, processes_in_all
     from query2particles.graph.folders import open_graph
+    from query2particles.planning import grown
     from query2particles.presets import preset as preset_named
     from query2particles.run import Run
     from query2particles.show import note, print_json, print_trained
 
-    if method == "best":
+    begin = time.perf_counter()
+    _check_minutes(minutes, settings or ())
+    why_one = _why_one_method(
+        {"--config": config, "--unions": unions, "--all-edges": all_edges, "--tensorboard": tensorboard},
+        preset,
+        settings or (),
+        processes_in_all(),
+    )
+    to_train = method or ("q2p" if why_one else "best")
+    to_resume = resume is not None and method is None
+    if method is None and not to_resume and (graph is None or out is None):
+        raise UsageError("name a GRAPH and the run folder to make (--out RUN), or a run to go on with (--resume)")
+    start_from = preset or ("small" if device_named(device) == "cpu" else "default")
+    if to_train == "best" and not to_resume:
         from query2particles.cli.joining import Parts, train_best
 
         if graph is None or out is None or resume is not None or config is not None:
@@ -122,12 +145,14 @@ def train(
         if unions is not None or all_edges or tensorboard:
             raise UsageError(
                 "best answers unions its own way, needs facts to weigh its parts by, and has several losses: leave out "
-                "--unions, --all-edges and --tensorboard"
+                "--unions, --all-edges and --tensorboard, or train one method alone (--method q2p)"
             )
         if processes_in_all() > 1:
             raise UsageError("best is several trainings: start it as one process, without torchrun")
         own = [*(settings or ()), *([] if seed is None else [f"seed={seed}"])]
-        train_best(Parts(graph, out, preset or "default", own), device_named(device), json)
+        if preset is None:
+            _note_preset(start_from)
+        train_best(Parts(graph, out, start_from, own), device_named(device), json, minutes, begin)
         return
     writer = _tensorboard_writer() if tensorboard else None
     chosen = {
@@ -138,6 +163,7 @@ def train(
         "--seed": seed,
         "--unions": unions,
         "--all-edges": all_edges or None,
+        "--minutes": minutes,
     }
     if resume is not None:
         if given := [name for name, value in chosen.items() if value is not None]:
@@ -151,9 +177,19 @@ def train(
             assert out is not None
             options = {"seed": seed, "unions": unions, "all_edges": all_edges or None}
             spelled = [f"{key}={value}" for key, value in options.items() if value is not None]
-            start = preset_named(method or "q2p", preset or "default")
-            configuration = configured(start, config, [*(settings or ()), *spelled])
             opened, where = open_graph(graph), own_device
+            if leads and method is None:
+                note(f"note: {why_one}: this trains q2p alone (--method says otherwise)")
+            if leads and preset is None:
+                _note_preset(start_from)
+            start = preset_named(to_train, start_from)
+            configuration = configured(start, config, [*(settings or ()), *spelled])
+            if config is None:  # a file says how large it is to be
+                configuration = grown(configuration, opened, where, set(map(key_of, settings or ())))
+            if minutes is not None:
+                if group is not None:
+                    raise UsageError("--minutes measures one process: leave it out, or start without torchrun")
+                configuration = _planned(configuration, opened, where, minutes, settings or (), begin)
             if _led(group, partial(_goes_on, out, configuration, opened, graph)):
                 resume, settings = out, None
             else:
@@ -188,6 +224,66 @@ def train(
     calibrate_where_possible(run, opened, where)
     if not json:
         note(f"Saved in {run.folder}.{next_step(run, opened)}")
+
+
+_OF_ONE_METHOD = {"all_edges": "true", "valid_edges": "true", "leaked": None}
+"""Settings that best cannot have, since nothing is left to weigh its parts by: with this value, or with any."""
+
+
+def _why_one_method(options: Mapping[str, Any], preset: str | None, settings: Sequence[str], count: int) -> str | None:
+    """Why these options cannot be meant for best, where no method is named."""
+    from query2particles.config import key_of
+
+    for name, value in options.items():
+        if value:
+            return f"{name} is for one method"
+    if preset not in (None, "default", "small"):
+        return f"--preset {preset} is for one method"
+    for setting in settings:
+        key, value = key_of(setting), setting.partition("=")[2].strip()
+        if key in _OF_ONE_METHOD and _OF_ONE_METHOD[key] in (None, value):
+            return f"{setting} is for one method, since it leaves nothing to weigh several by"
+    return "torchrun is for one method" if count > 1 else None
+
+
+def _note_preset(preset: str) -> None:
+    from query2particles.show import note
+
+    if preset == "small":
+        note("note: on a CPU, this takes --preset small; --preset default has the sizes for a GPU")
+
+
+def _check_minutes(minutes: float | None, settings: Sequence[str]) -> None:
+    if minutes is None:
+        return
+    if not 0 < minutes < math.inf:
+        raise UsageError(f"--minutes is a number above 0, not {minutes:g}")
+    from query2particles.config import key_of
+
+    if any(key_of(setting).rpartition(".")[2] == "updates" for setting in settings):
+        raise UsageError("--minutes says how many updates there are: leave out it, or updates")
+
+
+def _planned(
+    config: Config, graph: Graph, device: str, minutes: float, settings: Sequence[str], begin: float
+) -> Config:
+    """The configuration in a size that is trained in so many minutes since `begin`, which is said."""
+    from query2particles.config import key_of
+    from query2particles.planning import plan_part
+
+    spent = time.perf_counter() - begin
+    plan = plan_part(config, graph, device, minutes, spent=spent, fixed=set(map(key_of, settings)))
+    note_plan(plan, minutes)
+    return plan.config
+
+
+def note_plan(plan: Plan, minutes: float) -> None:
+    """Say what was chosen for so many minutes, and where they are few."""
+    from query2particles.show import note
+
+    note(f"note: for {minutes:g} minutes on this machine: {plan}")
+    if (enough := plan.minutes_that_suffice(minutes)) is not None:
+        note(f"note: that is short for this graph, whose facts are hardly seen twice; better take --minutes {enough}")
 
 
 def train_watched(
