@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.exact import Batch
 from query2particles.engine.method import Method
+from query2particles.engine.plausible import Plausible
 from query2particles.engine.ranks import Ranks, ranks, rows_at_once, scoring
 from query2particles.errors import UsageError
 from query2particles.graph.edges import Ints
@@ -87,12 +91,14 @@ def evaluate(
     unions: Unions = "native",
     hardness: Mapping[Query, Ints] | None = None,
     chunk: int | None = None,
+    plausible: Plausible | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> Evaluation:
     """Rank the hard answers of every query, `chunk` queries at a time or as many as memory allows.
 
     Shapes with operators that the method lacks are left out. With the `hardness` of all hard answers
-    (`workload/hardness`) figures are also split by it.
+    (`workload/hardness`) figures are also split by it. With `plausible`, what cannot answer a query, the question's own
+    entity and wrong kinds, is ranked behind all others.
     """
     found = {}
     with scoring(method):
@@ -100,7 +106,10 @@ def evaluate(
             disjuncts = Disjuncts.of(shape, unions)
             if not disjuncts.lacking(method):
                 how_hard = None if hardness is None else hardness[shape]
-                found[nickname(shape)] = _ranked(method, disjuncts, ids, labels[shape], how_hard, chunk, progress)
+                out_of = None if plausible is None else partial(_ruled_out, plausible, shape)
+                found[nickname(shape)] = _ranked(
+                    method, disjuncts, ids, labels[shape], how_hard, chunk, out_of, progress
+                )
             elif progress is not None:
                 progress(len(ids))
     return Evaluation({name: found[name] for name in dict.fromkeys([*SHAPES, *found]) if name in found})
@@ -112,10 +121,14 @@ def compare(
     labels: Mapping[Query, Labels],
     *,
     unions: Unions = "native",
+    plausible: Plausible | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> dict[str, Evaluation]:
     """The figures of several methods on the same queries."""
-    return {name: evaluate(method, batch, labels, unions=unions, progress=progress) for name, method in methods.items()}
+    return {
+        name: evaluate(method, batch, labels, unions=unions, plausible=plausible, progress=progress)
+        for name, method in methods.items()
+    }
 
 
 def _ranked(
@@ -125,14 +138,20 @@ def _ranked(
     labels: Labels,
     hardness: Ints | None,
     chunk: int | None,
+    ruled_out: Callable[[Tensor, Ints], Tensor] | None,
     progress: Callable[[int], object] | None,
 ) -> Figures:
-    """The figures of one shape."""
+    """The figures of one shape; `ruled_out` takes from scores of queries what cannot answer them."""
     hard, easy = labels.hard, labels.easy
     ranked = np.flatnonzero(hard.sizes)
     asked, without = ids[ranked], len(ids) - len(ranked)
+
+    def scores_of(rows: Ints) -> Tensor:
+        scores = disjuncts.scores(method, asked[rows], hard.entities)
+        return scores if ruled_out is None else ruled_out(scores, asked[rows])
+
     counts = ranks(
-        lambda rows: disjuncts.scores(method, asked[rows], hard.entities),
+        scores_of,
         hard.take(ranked),
         easy.take(ranked),
         chunk=chunk or max(1, rows_at_once(method, hard.entities) // len(disjuncts.shapes)),
@@ -141,6 +160,15 @@ def _ranked(
     if progress is not None:
         progress(without)
     return _figures(counts, (hard.sizes + easy.sizes)[ranked], without, hardness)
+
+
+def _ruled_out(plausible: Plausible, shape: Query, scores: Tensor, ids: Ints) -> Tensor:
+    """The scores (n, entities) of queries of one shape, −∞ for what cannot answer them."""
+    allowed = plausible.allowed(shape, ids)
+    never = np.zeros(scores.shape, dtype=bool) if allowed is None else ~allowed
+    echoes = plausible.echoes({shape: ids})[shape]
+    never[echoes.row_of_each(), echoes.values] = True
+    return scores.masked_fill(torch.from_numpy(never).to(scores.device), -torch.inf)
 
 
 def _figures(counts: Ranks, answers: Ints, without_hard_answer: int, hardness: Ints | None) -> Figures:

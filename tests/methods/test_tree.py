@@ -62,10 +62,15 @@ def link(model: Tree, u: int, r: int, v: int) -> float:
     """p(u, r, v)"""
     if (u, r, v) in STORED:
         return 1.0
+    echoes = not any((e, r, e) in STORED for e in range(ENTITIES))
+    if u == v and echoes:
+        return 0.0
     d = model.settings.dimension
     e, w = (table.detach().numpy() for table in (model.links.entities, model.links.relations))
     h, relation = (row[:d] + 1j * row[d:] for row in (e[u], w[r]))
     weights = [math.exp(0.8 * np.real(h * relation * np.conj(row[:d] + 1j * row[d:])).sum()) for row in e]
+    if echoes:
+        weights[u] = 0.0
     chance = weights[v] / sum(weights)
     if share := model.settings.walks:
         ends = share * walked(PATHS[r], STORED, u)

@@ -164,7 +164,7 @@ class Judge:
         if not len(heads):
             return np.zeros(0)
         found = self.calibration.facts(self.features(heads, relations, tails), relations // 2)
-        found[(heads == tails) & ~self.plausible.kinds.loops[relations]] = 0.0
+        found[(heads == tails) & ~self.edges.loops[relations]] = 0.0
         return found
 
     def stored(self, heads: Ints, relations: Ints, tails: Ints) -> npt.NDArray[np.bool_]:

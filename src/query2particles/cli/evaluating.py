@@ -86,12 +86,21 @@ def evaluate(
             f"default with up to {_MANY_ENTITIES:,} entities.",
         ),
     ] = None,
+    alone: Annotated[
+        bool,
+        typer.Option(
+            "--alone",
+            help="Measure the method alone: entities of wrong kinds and a question's own entity compete, too, which "
+            "are no guesses otherwise.",
+        ),
+    ] = False,
     graph: MovedGraph = None,
     device: Device = DeviceName.auto,
     out: ResultFile = None,
     json: Json = False,
 ) -> None:
     """Rank the hard answers of queries, show the figures by shape, and say whether the run is any good."""
+    from query2particles.engine.plausible import Plausible
     from query2particles.evaluate import averages, compare, result
     from query2particles.evaluate import evaluate as evaluate_method
     from query2particles.files import write_json
@@ -113,9 +122,16 @@ def evaluate(
         with progress_bar("looking for proofs", total) as progress:
             edges = tested.graph.at("train"), tested.graph.at(split.value)
             how_hard = hardness_of(*edges, batch, labels, progress=progress)
+    plausible = None if alone else Plausible(tested.graph.at(tested.known or "train"))
     with progress_bar("ranking", total) as progress:
         found = evaluate_method(
-            tested.method, batch, labels, unions=tested.unions, hardness=how_hard, progress=progress
+            tested.method,
+            batch,
+            labels,
+            unions=tested.unions,
+            hardness=how_hard,
+            plausible=plausible,
+            progress=progress,
         )
     _say_what_is_left_out(tested, batch, found.shapes)
     document = result(
@@ -125,7 +141,7 @@ def evaluate(
         graph=tested.graph.name,
         queries=name,
         seeds=[tested.seed],
-        config=tested.config,
+        config={**tested.config, "alone": alone},
         commit=commit(),
         machine=machine(tested.device),
         train_seconds=tested.train_seconds,
@@ -134,7 +150,7 @@ def evaluate(
     if yardsticks := _yardsticks(tested, baselines):
         answered = {shape: ids for shape, ids in batch.items() if nickname(shape) in found.shapes}
         with progress_bar("asking the baselines", len(yardsticks) * sum(map(len, answered.values()))) as progress:
-            others = compare(yardsticks, answered, labels, progress=progress)
+            others = compare(yardsticks, answered, labels, plausible=plausible, progress=progress)
         document["baselines"] = {name: averages([other]) for name, other in others.items()}
         document["verdict"] = verdict(found, others).as_json()
     if out is not None:

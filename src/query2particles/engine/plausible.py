@@ -50,7 +50,7 @@ class Plausible:
     def _echoes(self, shape: Query, ids: Ints) -> Sets:
         match shape:
             case Project(Anchor(anchor), position):
-                rows = np.flatnonzero(~self.kinds.loops[ids[:, position]])
+                rows = np.flatnonzero(~self.edges.loops[ids[:, position]])
                 offsets = np.searchsorted(rows, np.arange(len(ids) + 1))
                 return Sets(self.edges.entities, offsets, ids[rows, anchor].astype(np.int32))
             case Intersect(several):

@@ -178,6 +178,18 @@ class Edges:
         return counts
 
     @cached_property
+    def loops(self) -> npt.NDArray[np.bool_]:
+        """(relations,): which directed relations lead some entity to itself."""
+        found = np.zeros(self.relations, dtype=bool)
+        start = 0
+        for keys, lengths in self.row_blocks():
+            heads = np.repeat(keys // self.relations, lengths)
+            own = heads == self.tails[start : start + len(heads)]
+            found[np.repeat(keys % self.relations, lengths)[own]] = True
+            start += len(heads)
+        return found
+
+    @cached_property
     def degrees(self) -> npt.NDArray[np.int64]:
         """(entities,): how many edges leave each entity."""
         counts = np.zeros(self.entities, dtype=np.int64)

@@ -110,18 +110,6 @@ class Kinds:
         return min(1.0, float(np.quantile(lifts, _LOST, method="lower")))
 
     @cached_property
-    def loops(self) -> Flags:
-        """(relations,): which directed relations lead some entity to itself."""
-        found = np.zeros(self.edges.relations, dtype=bool)
-        start = 0
-        for keys, lengths in self.edges.row_blocks():
-            heads = np.repeat(keys // self.edges.relations, lengths)
-            own = heads == self.edges.tails[start : start + len(heads)]
-            found[np.repeat(keys % self.edges.relations, lengths)[own]] = True
-            start += len(heads)
-        return found
-
-    @cached_property
     def counts(self) -> Floats:
         """(roles,): n(q)."""
         found: Floats = self._together.diagonal().astype(np.float64)

@@ -237,13 +237,15 @@ class Guided(nn.Module):
         led = settings.sharpness * links.project(links.anchor(heads), r)  # (n · k, d)
         scores = led.view(*u.shape, led.shape[1]) @ links.entities[v].mT  # (n, k, m)
         expected = stored.counts.to(scores.dtype).clamp(min=settings.unseen).log()
-        totals = self._log_totals(led, stored)
+        totals = self._log_totals(led, stored, heads, r)
         placed = self._placing(u.shape[1], v)
         if settings.walks:
             walked = self.tree.walked(heads, r)
             totals, by_walks = walked.beside(totals)
             scores = torch.logaddexp(scores, placed(walked.pairs, walked.tails, by_walks, FALSE))
         p = scores + (expected - totals).view(*u.shape, 1)
+        echo = (u[..., None] == v[:, None]) & (self._stored.loops[relations] == 0)[:, None, None]
+        p = p.masked_fill(echo, FALSE)
         known = placed(stored.pairs, stored.tails, torch.ones_like(stored.tails, dtype=torch.bool), 0)
         return torch.where(known, 0.0, p.clamp(max=math.log(settings.certain)))
 
@@ -270,15 +272,18 @@ class Guided(nn.Module):
 
         return placed
 
-    def _log_totals(self, led: Tensor, stored: Stored) -> Tensor:
+    def _log_totals(self, led: Tensor, stored: Stored, heads: Tensor, relations: Tensor) -> Tensor:
         """As logarithms, Z of heads and relations (n,), given where they lead."""
         table = self.tree.links.entities
         if not len(self._sample):
-            return (led @ table.T).logsumexp(1)
+            return self._stored.without_echo(led @ table.T, heads, relations, FALSE).logsumexp(1)
         place = self._places[stored.tails]
         among = torch.zeros(len(led), len(self._sample), dtype=torch.bool, device=led.device)
         among[stored.pairs[place >= 0], place[place >= 0]] = True
-        each = (self._entities - stored.counts) / (~among).sum(1).clamp(min=1)  # that one of the sample stands for
+        echoes, own = self._stored.loops[relations] == 0, self._places[heads]
+        rows = (echoes & (own >= 0)).nonzero()[:, 0]
+        among[rows, own[rows]] = True
+        each = (self._entities - stored.counts - echoes.long()) / (~among).sum(1).clamp(min=1)  # that one stands for
         rest = (led @ table[self._sample].T).masked_fill(among, -torch.inf).logsumexp(1) + each.log()
         scores = _products(led, table, stored)
         highest = rest.scatter_reduce(0, stored.pairs, scores, "amax")

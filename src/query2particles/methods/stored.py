@@ -43,10 +43,20 @@ class StoredTails(Kept):
         self.keep("keys", edges.keys)  # (rows,) ascending: head · relations + relation
         self.keep("offsets", edges.offsets)  # (rows + 1,) of their tails
         self.keep("tails", edges.tails)
+        self.keep("loops", edges.loops.astype(np.int64))
 
     keys: Tensor
     offsets: Tensor
     tails: Tensor
+    loops: Tensor  # (relations,) 1 where a relation leads some entity to itself
+
+    def without_echo(self, scores: Tensor, heads: Tensor, relations: Tensor, false: float) -> Tensor:
+        """Scores (n, N) of all tails of n pairs, in place: no entity leads to itself where its relation leads nobody
+        to itself.
+        """
+        rows = (self.loops[relations] == 0).nonzero()[:, 0]
+        scores[rows, heads[rows]] = false
+        return scores
 
     def of(self, heads: Tensor, relations: Tensor, most: int | None = None) -> Stored:
         """Of n pairs (n,); those with more than `most` tails are passed over, as if they had none."""

@@ -5,6 +5,7 @@ What a link predictor says about one edge is put in relation to the other edges 
 
     p(h, r, t) = 1                                          where the edge (h, r, t) is stored
                = min(κ, c(h, r) softmax_t α φ(h, r, t))     where it is not
+               = 0                                          where h = t, and r leads nobody to itself
 
 A softmax says how likely a tail that is drawn from all tails is t; how much differences of scores should count in a
 search, α, depends on the graph. Times c, the number of tails to be expected, that is how likely t is among them: one of
@@ -189,12 +190,14 @@ class Tree(TreeSearch):
             scores = float32_products(self.settings.sharpness * state, self.links.entities)
         else:
             scores = self.settings.sharpness * self.links.score(state)
+        self.stored.without_echo(scores, heads, relations, FALSE)
         total = _log_totals(scores)
         if self.settings.walks:
             walked = self.walked(heads, relations)
             total, by_walks = walked.beside(total)
             there = walked.pairs, walked.tails
             scores[there] = torch.logaddexp(scores[there], by_walks)
+            self.stored.without_echo(scores, heads, relations, FALSE)
         return _Scored(scores, c.log() - total, stored)
 
     def walked(self, heads: Tensor, relations: Tensor) -> Walked:
