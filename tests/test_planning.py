@@ -94,7 +94,7 @@ def test_the_largest_dimension_is_taken_that_sees_the_edges_often_enough() -> No
         plan = planned(sizes(SMALL, 128, 64, 32, update=0.1), seconds, edges=512 * 100)
         return int(plan.config.model.dimension)
 
-    assert [dimension(seconds) for seconds in (81, 79, 41, 39, 1)] == [128, 64, 64, 32, 32]
+    assert [dimension(seconds) for seconds in (41, 39, 21, 19, 1)] == [128, 64, 64, 32, 32]
 
 
 def test_a_short_time_says_how_long_it_should_be() -> None:

@@ -45,7 +45,7 @@ rates that suit AdamW are too low there. Measured on 25,000 entities of NELL."""
 _DIMENSIONS: Mapping[str, Sequence[int]] = {"q2p": (64, 32), "links": (200, 100, 50)}
 """What is tried for a time limit, the largest first; of other methods, the preset's alone."""
 
-_ENOUGH_PASSES = 8
+_ENOUGH_PASSES = 4
 """A dimension is taken if so many passes over the edges fit; the smallest one in any case."""
 
 _FEW_PASSES = 2
