@@ -9,9 +9,10 @@ evaluate  evaluation of a query set, against the same model one query at a time
 answer    one query from ids to its ten best answers
 growth    training, sampling, import and answers as a graph grows
 index     the ten best of a large table on disk, by an index and exactly
+trust     what a run claims of natural questions, beside what test facts say
 
-The last five are in modules of their own, which load torch: `bench.training`, `bench.softmax`, `bench.evaluating`,
-`bench.answering`, `bench.indexing`.
+The last six are in modules of their own, which load torch: `bench.training`, `bench.softmax`, `bench.evaluating`,
+`bench.answering`, `bench.indexing`, `bench.trust`.
 """
 
 from query2particles.bench.data import bench_data, bench_graph

@@ -24,7 +24,7 @@ from scipy.special import expit
 
 from query2particles.graph.edges import Ints
 
-__all__ = ["Additive", "Samples"]
+__all__ = ["Additive", "Samples", "line_through"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
@@ -44,6 +44,9 @@ _BINS = 60
 """Points of an isotonic curve, at most: each stands for as many true samples."""
 
 _PRIOR = 20.0
+
+_DOUBTED = (0.3, 0.5)
+"""From the first share on, shares are lowered the more, and from the second one on by a whole standard error."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,11 @@ class Additive:
     """The mean of each feature over what it was fitted to: reasons are told in relation to it."""
 
     def __call__(self, features: Floats, relations: Ints | int = 0) -> Floats:
-        found: Floats = np.interp(expit(self.log_odds(features, relations)), *self._line)
+        return self.probabilities(self.log_odds(features, relations))
+
+    def probabilities(self, log_odds: Floats) -> Floats:
+        """P of x."""
+        found: Floats = np.interp(expit(log_odds), *self._line)
         return found
 
     def log_odds(self, features: Floats, relations: Ints | int = 0) -> Floats:
@@ -167,7 +174,7 @@ class Additive:
             for number, relation in enumerate(relations)
         }
         rough = Additive(tuple(names), tuple(weights.tolist()), bias, ((0.0, 0.0), (1.0, 1.0)), own)
-        knots = _knots(expit(rough.log_odds(features, samples.relation)), truth, counts)
+        knots = line_through(expit(rough.log_odds(features, samples.relation)), samples)
         return replace(rough, knots=knots, centre=tuple(centre.tolist()))
 
     def as_json(self) -> dict[str, Any]:
@@ -216,18 +223,25 @@ def _scaled(x: Floats, truth: Floats, counts: Floats) -> tuple[float, float]:
     return float(slope), float(effect)
 
 
-def _knots(rough: Floats, truth: Floats, counts: Floats) -> tuple[tuple[float, float], ...]:
-    """A rising curve from rough probabilities to those that bins of samples have; bins hold as many true ones each.
+def line_through(rough: Floats, samples: Samples) -> tuple[tuple[float, float], ...]:
+    """The knots of a rising line from rough probabilities of samples to the shares of the true in bins of them.
 
-    A bin also counts `_PRIOR` samples of the rough probability itself: no handful of samples makes anything certain.
+    Bins hold as many true samples each, and count `_PRIOR` more of the rough probability itself: no handful of samples
+    makes anything certain. Shares of ½ and more are lowered by a standard error, that of as many samples as there are
+    questions in the bin: what is called likely should be right at least as often as that.
     """
     order = np.argsort(rough, kind="stable")
+    truth, counts, question = samples.true[order].astype(np.float64), samples.weight[order], samples.question[order]
     each = max(10.0, truth.sum() / _BINS)
-    place = np.minimum((np.cumsum(truth[order]) - truth[order]) // each, max(truth.sum() // each - 1, 0))
+    place = np.minimum((np.cumsum(truth) - truth) // each, max(truth.sum() // each - 1, 0))
     starts = np.flatnonzero(np.diff(place, prepend=-1))
-    sizes = np.add.reduceat(counts[order], starts)
-    middle = np.add.reduceat((counts * rough)[order], starts) / sizes
-    share = (np.add.reduceat((counts * truth)[order], starts) + _PRIOR * middle) / (sizes + _PRIOR)
+    sizes = np.add.reduceat(counts, starts)
+    middle = np.add.reduceat(counts * rough[order], starts) / sizes
+    share = (np.add.reduceat(counts * truth, starts) + _PRIOR * middle) / (sizes + _PRIOR)
+    questions = np.array([len(np.unique(some)) for some in np.split(question, starts[1:])])
+    share -= np.clip((share - _DOUBTED[0]) / (_DOUBTED[1] - _DOUBTED[0]), 0, 1) * np.sqrt(
+        share * (1 - share) / questions
+    )
     regression = isotonic_regression(share, weights=sizes)
     # One knot in the middle of each level stretch: between them the line rises, so that few entities tie.
     first = regression.blocks[:-1]

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import expit
 
-from query2particles.calibration.additive import Additive, Samples
+from query2particles.calibration.additive import Additive, Samples, line_through
 from query2particles.calibration.calibration import ANY, ONE_HOP, POOL, Calibration, name_of, summed
 from query2particles.calibration.facts import FactFeatures
 from query2particles.calibration.questions import KNOWN, OPEN, QuestionFeatures, last_relation
@@ -184,19 +185,19 @@ class _Gathered:
         self.asked[name] += len(ids)
 
     @cached_property
-    def of_facts(self) -> Additive:
-        """Fitted to one-hop questions, which come before all others: these are judged by it."""
-        found = self._additives({ONE_HOP: Samples.joined(self.samples[ONE_HOP])})
-        if ONE_HOP not in found:
+    def of_facts(self) -> _Fit:
+        """Of one-hop questions, which come before all others: these are judged by it."""
+        found = self._fit(ONE_HOP, Samples.joined(self.samples[ONE_HOP]))
+        if found is None:
             raise WorkloadError(
                 "the validation facts are too few to learn from how sure guesses may be: hardly any of them answers a "
                 "question that was drawn; import the graph with more held out (q2p graph import --split)"
             )
-        return found[ONE_HOP]
+        return found
 
     def facts(self, heads: Ints, relations: Ints, tails: Ints) -> Floats:
         """How likely facts are that are not stored."""
-        return self.of_facts(self.features(heads, relations, tails), relations // 2)
+        return self.of_facts.whole(self.features(heads, relations, tails), relations // 2)
 
     def _keep(self, name: str, samples: Samples) -> None:
         self.samples.setdefault(name, []).append(samples)
@@ -236,52 +237,75 @@ class _Gathered:
 
     def fitted(self) -> tuple[Calibration, Mapping[str, Judged]]:
         """What all samples say, and how what one half says does on the other."""
-        samples = {name: Samples.joined(parts) for name, parts in self.samples.items()}
-        if longer := [one for name, one in samples.items() if name not in (ONE_HOP, _LOST)]:
+        samples = {name: Samples.joined(parts) for name, parts in self.samples.items() if name != ONE_HOP}
+        if longer := [one for name, one in samples.items() if name != _LOST]:
             samples[ANY] = Samples.joined(longer)
-        whole = {**self._additives(samples), ONE_HOP: self.of_facts}
-        halves = [
-            self._additives({name: one.take(one.question % 2 == half) for name, one in samples.items()})
-            for half in (0, 1)
-        ]
+        fits = {name: fit for name, one in samples.items() if (fit := self._fit(name, one)) is not None}
+        fits[ONE_HOP] = self.of_facts
         judged, beyond = {}, {ANY: 0.0}
         for name, parts in self.best.items():
             best = Samples.joined(parts)
-            claimed = np.zeros(len(best.true))
-            for half, additives in enumerate(halves):
-                own = best.question % 2 != half
-                if (additive := _named(additives, name) or _named(whole, name)) is not None:
-                    claimed[own] = additive(best.features[own], best.relation[own])
+            fit = fits.get(name) or fits.get(ANY)
+            claimed = np.zeros(len(best.true)) if fit is None else fit.of_unseen(best)
             missing = np.concatenate(self.missing[name])
-            numbered = best.question
             pool = np.zeros((len(missing), POOL))
-            place = np.arange(len(numbered)) - np.searchsorted(numbered, numbered)
-            pool[numbered, place] = claimed
+            place = np.arange(len(best.question)) - np.searchsorted(best.question, best.question)
+            pool[best.question, place] = claimed
             beyond[name] = _fit_beyond(pool, missing)
             relation = np.concatenate(self.relation[name])
-            judged[name] = Judged(claimed, best.true, numbered, relation, best.weight)
+            judged[name] = Judged(claimed, best.true, best.question, relation, best.weight)
         figures = {name: one.figures() for name, one in judged.items() if len(one.claimed)}
-        questions = {name: one for name, one in whole.items() if name not in (ONE_HOP, _LOST)}
-        return Calibration(whole[ONE_HOP], questions, whole.get(_LOST), self.rates, beyond, figures), judged
+        questions = {name: one.whole for name, one in fits.items() if name not in (ONE_HOP, _LOST)}
+        lost = fits[_LOST].whole if _LOST in fits else None
+        return Calibration(self.of_facts.whole, questions, lost, self.rates, beyond, figures), judged
 
-    def _additives(self, samples: Mapping[str, Samples]) -> dict[str, Additive]:
-        """Of all that have enough samples."""
-        found = {}
-        for name, one in samples.items():
-            if one.true.sum() < _FEWEST:
-                continue
-            if name == ONE_HOP:
-                names, rising = FactFeatures.names_for(self.method), FactFeatures.rising_for(self.method)
-            else:
-                names = KNOWN if name == _LOST else OPEN
-                rising = tuple(one in _RISING for one in names)
-            if name == ONE_HOP:
-                found[name] = Additive.fit(names, one, rising=rising, by_relation=True)
-            else:
-                usual = [float(feature == "facts") for feature in names]
-                found[name] = Additive.fit(
-                    names, one, rising=rising, by_relation=name != _LOST, usual=usual, penalty=_PENALTY
-                )
+    def _fit(self, name: str, samples: Samples) -> _Fit | None:
+        """None where there are too few samples to learn from."""
+        halves = [samples.take(samples.question % 2 == half) for half in (0, 1)]
+        if min(int(half.true.sum()) for half in halves) < _FEWEST // 2:
+            return None
+        return _Fit.of(self._additive(name, samples), [self._additive(name, half) for half in halves], samples)
+
+    def _additive(self, name: str, samples: Samples) -> Additive:
+        if name == ONE_HOP:
+            rising = FactFeatures.rising_for(self.method)
+            return Additive.fit(FactFeatures.names_for(self.method), samples, rising=rising, by_relation=True)
+        names = KNOWN if name == _LOST else OPEN
+        return Additive.fit(
+            names,
+            samples,
+            rising=[feature in _RISING for feature in names],
+            by_relation=name != _LOST,
+            usual=[float(feature == "facts") for feature in names],
+            penalty=_PENALTY,
+        )
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """What all samples say; and each half of the questions alone, by which the other half is judged."""
+
+    whole: Additive
+    halves: Sequence[Additive]
+
+    @staticmethod
+    def of(whole: Additive, halves: Sequence[Additive], samples: Samples) -> _Fit:
+        """From log odds to probabilities by what the halves say of samples that they have not seen: what was learned
+        by heart does not count.
+        """
+        found = _Fit(whole, halves)
+        knots = line_through(expit(found._log_odds(samples)), samples)
+        return _Fit(replace(whole, knots=knots), halves)
+
+    def of_unseen(self, samples: Samples) -> Floats:
+        """Probabilities by the half that has not seen each sample."""
+        return self.whole.probabilities(self._log_odds(samples))
+
+    def _log_odds(self, samples: Samples) -> Floats:
+        found = np.empty(len(samples.true))
+        for number, half in enumerate(self.halves):
+            unseen = samples.question % 2 != number
+            found[unseen] = half.log_odds(samples.features[unseen], samples.relation[unseen])
         return found
 
 
@@ -293,10 +317,6 @@ class _Others:
     entities: Ints
     true: Flags
     stand_for: Floats
-
-
-def _named(additives: Mapping[str, Additive], name: str) -> Additive | None:
-    return additives.get(name) or (None if name == ONE_HOP else additives.get(ANY))
 
 
 def _fit_beyond(probabilities: Floats, missing: Ints) -> float:

@@ -200,6 +200,26 @@ def search(
 
 
 @bench_app.command()
+def trust(
+    run: Annotated[Path, typer.Option("--run", metavar="RUN", help="A calibrated run.")],
+    graph: Annotated[str | None, typer.Option(help="The run's graph, where it is no longer where it was.")] = None,
+    one_hop: Annotated[int, typer.Option(min=1, help="Natural one-hop questions.")] = 4000,
+    longer: Annotated[int, typer.Option(min=1, help="Natural questions of each other shape.")] = 100,
+    seed: Annotated[int, typer.Option(min=0, help="Of the questions.")] = 0,
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Whether guesses deserve trust: what a run claims of natural questions, beside what test facts say."""
+    from query2particles.bench.trust import bench_trust
+    from query2particles.query.algebra import SHAPES
+    from query2particles.show import progress_bar
+
+    with progress_bar("asking", one_hop + longer * (len(SHAPES) - 1)) as progress:
+        result = bench_trust(run, graph=graph, one_hop=one_hop, longer=longer, seed=seed, progress=progress)
+    _finish(result, out, json)
+
+
+@bench_app.command()
 def growth(
     device: Device = DeviceName.auto,
     largest: Annotated[
