@@ -40,13 +40,13 @@ _OF_EFFECTS, _OF_SLOPES = 1.0, 20.0
 
 _LEAST_SLOPE = 0.1
 
-_BINS = 60
+_BINS = 30
 """Points of an isotonic curve, at most: each stands for as many true samples."""
 
 _PRIOR = 20.0
 
 _DOUBTED = (0.3, 0.5)
-"""From the first share on, shares are lowered the more, and from the second one on by a whole standard error."""
+"""Shares from the first one on are lowered for doubt, from the second one on by all of it."""
 
 
 @dataclass(frozen=True)
@@ -223,25 +223,24 @@ def _scaled(x: Floats, truth: Floats, counts: Floats) -> tuple[float, float]:
     return float(slope), float(effect)
 
 
-def line_through(rough: Floats, samples: Samples) -> tuple[tuple[float, float], ...]:
+def line_through(rough: Floats, samples: Samples, doubt: float = 0.0) -> tuple[tuple[float, float], ...]:
     """The knots of a rising line from rough probabilities of samples to the shares of the true in bins of them.
 
     Bins hold as many true samples each, and count `_PRIOR` more of the rough probability itself: no handful of samples
-    makes anything certain. Shares of ½ and more are lowered by a standard error, that of as many samples as there are
-    questions in the bin: what is called likely should be right at least as often as that.
+    makes anything certain. Shares of ½ and more are lowered by `doubt` standard errors, each that of as many samples as
+    there are questions in the bin: what is called likely should be right at least as often as that.
     """
     order = np.argsort(rough, kind="stable")
     truth, counts, question = samples.true[order].astype(np.float64), samples.weight[order], samples.question[order]
-    each = max(10.0, truth.sum() / _BINS)
+    each = max(20.0, truth.sum() / _BINS)
     place = np.minimum((np.cumsum(truth) - truth) // each, max(truth.sum() // each - 1, 0))
     starts = np.flatnonzero(np.diff(place, prepend=-1))
     sizes = np.add.reduceat(counts, starts)
     middle = np.add.reduceat(counts * rough[order], starts) / sizes
     share = (np.add.reduceat(counts * truth, starts) + _PRIOR * middle) / (sizes + _PRIOR)
     questions = np.array([len(np.unique(some)) for some in np.split(question, starts[1:])])
-    share -= np.clip((share - _DOUBTED[0]) / (_DOUBTED[1] - _DOUBTED[0]), 0, 1) * np.sqrt(
-        share * (1 - share) / questions
-    )
+    doubted = np.clip((share - _DOUBTED[0]) / (_DOUBTED[1] - _DOUBTED[0]), 0, 1)
+    share -= doubt * doubted * np.sqrt(share * (1 - share) / questions)
     regression = isotonic_regression(share, weights=sizes)
     # One knot in the middle of each level stretch: between them the line rises, so that few entities tie.
     first = regression.blocks[:-1]
