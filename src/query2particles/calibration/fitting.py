@@ -211,7 +211,7 @@ class _Gathered:
         found = []
         for row, open_to in enumerate(allowed):
             hard = labels.hard[row]
-            missed = np.setdiff1d(hard, ranking.best[row])
+            missed = np.setdiff1d(hard, ranking.best[row, ranking.best_scores[row] > -np.inf])
             open_to[hard] = open_to[labels.easy[row]] = False
             candidates = np.flatnonzero(open_to)
             random = self.generator.choice(candidates, min(_RANDOM, len(candidates)), replace=False)
@@ -261,7 +261,8 @@ class _Gathered:
             relation = np.concatenate(self.relation[name])
             judged[name] = Judged(claimed, best.true, numbered, relation, best.weight)
         figures = {name: one.figures() for name, one in judged.items() if len(one.claimed)}
-        questions = {name: one for name, one in whole.items() if name not in (ONE_HOP, _LOST)}
+        longer_ones = {name: one for name, one in whole.items() if name not in (ONE_HOP, _LOST)}
+        questions = {ANY: _by_facts(), **longer_ones}
         return Calibration(whole[ONE_HOP], questions, whole.get(_LOST), self.rates, beyond, figures), judged
 
     def _additives(self, samples: Mapping[str, Samples]) -> dict[str, Additive]:
@@ -293,6 +294,12 @@ class _Others:
     entities: Ints
     true: Flags
     stand_for: Floats
+
+
+def _by_facts() -> Additive:
+    """Where too few longer questions tell more, what single facts say."""
+    weights = tuple(float(name == "facts") for name in OPEN)
+    return Additive(OPEN, weights, 0.0, ((0.0, 1e-6), (1.0, 1 - 1e-6)), {}, (0.0,) * len(OPEN))
 
 
 def _named(additives: Mapping[str, Additive], name: str) -> Additive | None:
