@@ -185,7 +185,7 @@ def claimed(additive: Additive, relation: int | None, **features: float) -> floa
     slope, effect = (1.0, 0.0) if relation is None else additive.relations.get(relation // 2, (1.0, 0.0))
     named = dict(zip(additive.names, additive.weights, strict=True))
     x = slope * (sum(named[name] * value for name, value in features.items()) + additive.bias) + effect
-    return float(np.interp(1 / (1 + np.exp(-x)), *zip(*additive.knots, strict=True)))
+    return float(np.interp(1 / (1 + np.exp(-x)), *np.array(additive.knots).T))
 
 
 @cache

@@ -34,7 +34,9 @@ def everything_missing() -> dict[tuple[int, int, int], float]:
     literal, found = Literal.of(GRAPH, "train"), {}
     with scoring(REASONER.model):
         for relation in range(EDGES.relations // 2):
-            able = [[one for one in range(ENTITIES) if literal.can(one, role)] for role in (2 * relation, 2 * relation + 1)]
+            able = [
+                [one for one in range(ENTITIES) if literal.can(one, role)] for role in (2 * relation, 2 * relation + 1)
+            ]
             for head, tail in product(*able):
                 if (head != tail or literal.loops(2 * relation)) and tail not in KNOWN.get((head, 2 * relation), set()):
                     fact = (np.array([one]) for one in (head, 2 * relation, tail))

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from literal import Literal
 from query2particles import evidence as search
 from query2particles.answer import Question, Ranked, Reasoner
+from query2particles.calibration import Calibration
 from query2particles.engine.exact import exact_answers_of
 from query2particles.engine.ranks import scoring
 from query2particles.errors import UsageError
-from query2particles.calibration import Calibration
 from query2particles.evidence import Estimates, Evidence, Fact, Named, Proof
 from query2particles.graph.edges import Edges
 from query2particles.graph.graph import Graph
@@ -201,7 +201,12 @@ def evidence_of(probability: float | None, worth: float, status: Any = "predicte
 
 
 def test_evidence_says_why_an_answer_is_worth_something_else() -> None:
-    for same in (evidence_of(None, 0.3), evidence_of(0.305, 0.3), evidence_of(0.4, 0.3), evidence_of(1.0, 0.3, "known")):
+    for same in (
+        evidence_of(None, 0.3),
+        evidence_of(0.305, 0.3),
+        evidence_of(0.4, 0.3),
+        evidence_of(1.0, 0.3, "known"),
+    ):
         assert same.difference is None
     more, less = evidence_of(0.6, 0.1).difference, evidence_of(0.1, 0.6).difference
     assert more is not None

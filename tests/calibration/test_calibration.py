@@ -105,7 +105,7 @@ def test_thousands_of_facts_in_one_call_are_what_each_is_alone() -> None:
 @pytest.mark.parametrize(
     ("fact", "words"),
     [
-        (("e400", "r1", "e2"), "no entity is called 'e400'; did you mean 'e4"),
+        (("e400", "r1", "e2"), "no entity is called 'e400'; did you mean 'e0', 'e4'"),
         (("e1", "r11", "e2"), "no relation is called 'r11'; did you mean 'r1'"),
         (("e1", "r1", "nobody"), "no entity is called 'nobody'"),
     ],

@@ -44,9 +44,7 @@ TRUTH: Any = Truth(GRAPH.at("test"))
 
 @cache
 def calibrated(seed: int = 0) -> tuple[Calibration, dict[str, Judged]]:
-    found, judged = calibrate(
-        TRUTH, GRAPH.without("valid"), GRAPH.at("test"), one_hop=300, longer=20, seed=seed
-    )
+    found, judged = calibrate(TRUTH, GRAPH.without("valid"), GRAPH.at("test"), one_hop=300, longer=20, seed=seed)
     return found, dict(judged)
 
 
@@ -58,8 +56,8 @@ def test_what_knows_the_truth_is_believed() -> None:
         assert one.top_ece < 0.2, name
         assert one.likely > 10
         assert one.likely_true > 0.85
-    for one in judged.values():
-        assert ((one.claimed > 0) & (one.claimed < 1)).all()
+    for shown in judged.values():
+        assert ((shown.claimed > 0) & (shown.claimed < 1)).all()
 
 
 def test_what_knows_nothing_is_not() -> None:
@@ -79,7 +77,7 @@ def test_the_same_seed_gives_the_same() -> None:
 def test_guesses_that_are_shown_as_likely_come_true() -> None:
     reasoner = Reasoner(GRAPH, model=TRUTH, calibration=calibrated()[0], split="valid")
     batch = natural_questions(GRAPH.at("valid"), GRAPH.at("test"), count=12, one_hop=80, seed=5)
-    after, before = (exact_answers(GRAPH.at(split), batch, workers=1) for split in ("test", "valid"))  # type: ignore[arg-type]
+    after, before = (exact_answers(GRAPH.at(split), batch, workers=1) for split in ("test", "valid"))
     likely: list[bool] = []
     expected, missing = 0.0, 0
     for shape, ids in batch.items():
@@ -105,9 +103,7 @@ def test_guesses_that_are_shown_as_likely_come_true() -> None:
 
 def test_it_says_how_far_it_has_come() -> None:
     heard: list[int] = []
-    _, judged = calibrate(
-        TRUTH, GRAPH.without("valid"), GRAPH.at("test"), one_hop=200, longer=5, progress=heard.append
-    )
+    _, judged = calibrate(TRUTH, GRAPH.without("valid"), GRAPH.at("test"), one_hop=200, longer=5, progress=heard.append)
     assert sum(heard) >= 200 + 13 * 4
     assert judged[ONE_HOP].question.max() < sum(heard)
 

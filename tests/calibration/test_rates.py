@@ -68,7 +68,9 @@ def one_and_many() -> tuple[Edges, Edges]:
     """Relation 0 gives each of 400 heads one tail, relation 1 several; a quarter of both is missing."""
     generator = np.random.default_rng(0)
     single = np.stack([np.arange(400), np.zeros(400, dtype=np.int64), generator.integers(400, 420, 400)], axis=1)
-    several = np.stack([np.repeat(np.arange(400), 3), np.ones(1200, dtype=np.int64), generator.integers(400, 420, 1200)])
+    several = np.stack(
+        [np.repeat(np.arange(400), 3), np.ones(1200, dtype=np.int64), generator.integers(400, 420, 1200)]
+    )
     facts = np.concatenate([single, several.T])
     kept = facts[generator.random(len(facts)) < 0.75]
     small, large = (Edges.of(*some.T, entity_count=420, relation_count=2) for some in (kept, facts))

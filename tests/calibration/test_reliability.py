@@ -74,7 +74,7 @@ def test_figures_by_hand() -> None:
 def test_relations_by_hand() -> None:
     found = JUDGED.by_relation(fewest=2)
     assert set(found) == {4}
-    assert (found[4].claimed, found[4].true, found[4].count) == (pytest.approx(1.7 / 3), pytest.approx(1 / 3), 2)
+    assert [found[4].claimed, found[4].true, found[4].count] == pytest.approx([1.7 / 3, 1 / 3, 2])
     assert set(JUDGED.by_relation(fewest=1)) == {4, 5}
     assert JUDGED.by_relation() == {}
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from query2particles.answer import Question, Ranked, Reasoner
+from query2particles.answer import Reasoner
 from query2particles.calibration import (
     CALIBRATION,
     RELIABILITY,
-    expected_calibration_error,
     read_calibration,
     save_calibration,
 )

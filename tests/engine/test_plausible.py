@@ -73,7 +73,9 @@ def test_the_world_has_what_the_rules_are_about() -> None:
     assert not loops.all()
     able = np.stack([PLAUSIBLE.kinds.all_that_can(role) for role in range(EDGES.relations)])
     assert 0.02 < (~able).mean() < 0.98
-    echoing = {name for name, ids in BATCH.items() if any(LITERAL.echoes(ground(SHAPES[name], row)) for row in ids.tolist())}
+    echoing = {
+        name for name, ids in BATCH.items() if any(LITERAL.echoes(ground(SHAPES[name], row)) for row in ids.tolist())
+    }
     assert echoing == {"1p", "2i", "3i", "pi", "2u", "2in", "3in", "pni"}
 
 

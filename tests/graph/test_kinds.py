@@ -32,9 +32,7 @@ def test_lifts_and_usual_numbers_by_their_formulas(graph: Graph) -> None:
     every = list(zip(entities.tolist(), roles.tolist(), strict=True))
     np.testing.assert_allclose(kinds.lift(entities, roles), [literal.lift(*pair) for pair in every])
     np.testing.assert_allclose(kinds.usual(entities, roles), [literal.usual(*pair) for pair in every])
-    assert kinds.counts.tolist() == [
-        sum(role in own for own in literal.roles) for role in range(kinds.edges.relations)
-    ]
+    assert kinds.counts.tolist() == [sum(role in own for own in literal.roles) for role in range(kinds.edges.relations)]
     assert kinds.threshold == pytest.approx(literal.threshold)
     assert kinds.loops.tolist() == [literal.loops(relation) for relation in range(kinds.edges.relations)]
 

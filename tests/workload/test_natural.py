@@ -37,7 +37,7 @@ def test_longer_questions_have_an_answer_and_many_have_none_missing() -> None:
     found = natural_questions(SMALL, LARGE, count=30, one_hop=0, seed=3)
     assert set(found) == set(SHAPES.values()) - {SHAPES["1p"]}
     before, after = (exact_answers(edges, found, workers=1) for edges in (SMALL, LARGE))
-    for shape, ids in found.items():
+    for ids in found.values():
         assert len(np.unique(ids, axis=0)) == len(ids) > 15
     of_chains = SHAPES["2p"]
     assert (after[of_chains].sizes > 0).all()
@@ -49,7 +49,9 @@ def test_longer_questions_have_an_answer_and_many_have_none_missing() -> None:
 def test_rare_relations_are_asked_for_as_well() -> None:
     """One relation has 2 of 1,002 facts: of 100 possible answers, 4 have it."""
     generator = np.random.default_rng(0)
-    often = np.stack([generator.integers(100, size=1000), np.zeros(1000, dtype=np.int64), generator.integers(100, size=1000)])
+    often = np.stack(
+        [generator.integers(100, size=1000), np.zeros(1000, dtype=np.int64), generator.integers(100, size=1000)]
+    )
     rare = np.array([(0, 1, 1), (2, 1, 3)]).T
     edges = Edges.of(*np.concatenate([often, rare], axis=1), entity_count=100, relation_count=2)
     ids = natural_questions(edges, edges, count=200, one_hop=0, seed=0, shapes=[SHAPES["2i"]])[SHAPES["2i"]]
