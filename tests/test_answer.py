@@ -7,17 +7,22 @@ import io
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from literal import Literal
 from query2particles.answer import Answered, Question, Ranked, Reasoner, ask, predict
-from query2particles.calibration import Calibration, Curve, family_of
+from query2particles.calibration import Additive, Calibration
+from query2particles.calibration.calibration import ANY
+from query2particles.calibration.facts import FactFeatures
+from query2particles.calibration.questions import KNOWN, OPEN, family_of
 from query2particles.demo import QUESTIONS
 from query2particles.engine.exact import Exact, exact_answers_of, refuted_answers
 from query2particles.engine.execute import execute
@@ -29,10 +34,12 @@ from query2particles.query.algebra import (
     SHAPES,
     Anchor,
     Complement,
+    Intersect,
     Project,
     Query,
     Union,
     abstract,
+    canonical,
     ground,
     has_complement,
 )
@@ -47,6 +54,7 @@ GRAPH = random_graph(5)
 ENTITIES = len(GRAPH.entities)
 EDGES = GRAPH.at("train")
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+LITERALS = {split: Literal.of(GRAPH, split) for split in SPLITS}
 
 
 def small_model(**settings: Any) -> Q2P:
@@ -76,8 +84,8 @@ def test_the_best_entities_are_named_and_the_known_ones_marked(query: Query, k: 
     scores = scores_of(MODEL, query)
     known = oracle(query, successors(GRAPH, split), frozenset(range(ENTITIES)))
     found = predict(GRAPH, MODEL, query, k=k, split=split)
-    never = ruled_out(query, split)
-    open_ones = [score for entity, score in enumerate(scores) if entity not in never]
+    guessable = LITERALS[split].open(query, known | ruled_out(query, split))
+    open_ones = [score for entity, score in enumerate(scores) if entity in known | guessable]
     assert len(found) == min(k, len(open_ones))
     assert [one.score for one in found] == pytest.approx(sorted(open_ones, reverse=True)[:k], abs=1e-4)
     for one in found:
@@ -131,17 +139,29 @@ def test_unions_are_answered_as_asked() -> None:
     assert expected["native"] != pytest.approx(expected["de-morgan"], abs=1e-4)
     for unions in get_args(Unions):
         found = predict(GRAPH, MODEL, query, k=ENTITIES, unions=unions)
-        assert {one.entity: one.score for one in found} == pytest.approx(dict(enumerate(expected[unions])), abs=1e-4)
+        assert len(found) > ENTITIES // 2
+        for one in found:
+            assert one.score == pytest.approx(expected[unions][one.entity], abs=1e-4)
     with pytest.raises(UsageError, match="de-morgan"):
         predict(GRAPH, MODEL, query, unions="other")  # type: ignore[arg-type]
 
 
-CALIBRATION = Calibration(
-    {
-        "all": Curve((0.7, 0.1, 0.2), -1.0, ((0.0, 0.01), (1.0, 0.9))),
-        "one hop": Curve((1.5, -0.2, 0.0), 0.5, ((0.1, 0.05), (0.8, 0.7))),
-        "supported": Curve((0.3, 0.0, 0.1), 2.0, ((0.0, 0.2), (1.0, 0.99))),
-    }
+def additive(names: tuple[str, ...], bias: float, weights: dict[str, float], **more: Any) -> Additive:
+    knots = ((0.0, 0.01), (0.3, 0.4), (1.0, 0.9))
+    own = tuple(weights.get(name, 0.0) for name in names)
+    return Additive(names, own, bias, knots, centre=(0.0,) * len(names), **more)
+
+
+CALIBRATION = replace(
+    Calibration.by_scores(MODEL, EDGES.relations),
+    facts=additive(
+        FactFeatures.names_for(MODEL), 0.5, {"score: tail": 0.9, "score: head": 0.3}, relations={1: (1.2, -0.4)}
+    ),
+    questions={
+        ANY: additive(OPEN, -1.0, {"score": 0.7, "lead": 0.1, "total": 0.05}, relations={0: (0.8, 1.5)}),
+        "union": additive(OPEN, 0.5, {"score": 1.5, "lead": -0.2}),
+    },
+    lost=additive(KNOWN, -2.0, {"low score": 0.3, "known": 0.1}),
 )
 """Made up: what counts is that it is applied as it says."""
 
@@ -160,32 +180,78 @@ def ranked(answered: Answered) -> list[Ranked]:
     return found
 
 
-def probability_of(query: Query, entity: int, scores: list[float], known: set[int]) -> float:
+def claimed(additive: Additive, relation: int | None, **features: float) -> float:
     """By the definition, in plain numbers."""
+    slope, effect = (1.0, 0.0) if relation is None else additive.relations.get(relation // 2, (1.0, 0.0))
+    named = dict(zip(additive.names, additive.weights, strict=True))
+    x = slope * (sum(named[name] * value for name, value in features.items()) + additive.bias) + effect
+    return float(np.interp(1 / (1 + np.exp(-x)), *np.array(additive.knots).T))
+
+
+@cache
+def links_of(source: int, relation: int) -> list[float]:
+    return scores_of(MODEL, Project(Anchor(source), relation))
+
+
+def share(source: int, relation: int, target: int) -> float:
+    """s(t) − log Σ exp s(u) over the tails of a relation and t."""
+    scores = links_of(source, relation)
+    tails = [one for one in range(ENTITIES) if relation ^ 1 in LITERALS["train"].roles[one]]
+    return scores[target] - float(np.logaddexp.reduce([scores[one] for one in [*tails, target]]))
+
+
+def fact_probability(source: int, relation: int, target: int) -> float:
+    if source == target and not LITERALS["train"].loops(relation):
+        return 0.0
+    head, tail = (source, target) if relation % 2 == 0 else (target, source)
+    forward = relation & ~1
+    shares = {"score: tail": share(head, forward, tail), "score: head": share(tail, forward ^ 1, head)}
+    return claimed(CALIBRATION.facts, relation, **shares)
+
+
+def last_relation(query: Query) -> int | None:
+    match query:
+        case Project(_, relation):
+            return relation
+        case Intersect(several) | Union(several):
+            return next((found for one in several if (found := last_relation(one)) is not None), None)
+        case _:
+            return None
+
+
+def probability_of(query: Query, entity: int, scores: list[float], known: set[int]) -> float:
+    """That of an entity which stored facts do not rule out."""
     if entity in known and not has_complement(query):
         return 1.0
-    closed = known | ruled_out(query, "train")
+    if isinstance(query, Project) and isinstance(query.query, Anchor) and entity not in known:
+        return fact_probability(query.query.entity, query.relation, entity)
+    closed = known | ruled_out(query, "train") | LITERALS["train"].echoes(query)
     unknown = [score for number, score in enumerate(scores) if number not in closed] or scores
     log_total = float(np.logaddexp.reduce(unknown))
-    features = [scores[entity] - log_total, max(unknown) - log_total, float(np.log1p(len(known)))]
-    name = "supported" if entity in known else family_of(query)
-    curve = CALIBRATION.curves.get(name, CALIBRATION.curves["all"])
-    rough = 1 / (1 + np.exp(-(np.dot(curve.weights, features) + curve.bias)))
-    return float(np.interp(rough, [x for x, _ in curve.knots], [y for _, y in curve.knots]))
+    score, lead = scores[entity] - log_total, max(unknown) - log_total
+    if entity in known:
+        assert CALIBRATION.lost is not None
+        features = {"low score": -score, "lead": lead, "known": float(np.log1p(len(known)))}
+        return 1 - claimed(CALIBRATION.lost, None, **features)
+    own = CALIBRATION.questions.get(family_of(query), CALIBRATION.questions[ANY])
+    return claimed(own, last_relation(query), score=score, lead=lead, total=log_total)
 
 
 @given(query=QUERIES, k=st.integers(1, 40), only=st.sampled_from((None, "known", "predicted")))
 def test_answers_carry_status_and_probability_by_their_definition(query: Query, k: int, only: Any) -> None:
+    query = canonical(query)
     scores = scores_of(MODEL, query)
     known = oracle(query, successors(GRAPH, "train"), frozenset(range(ENTITIES)))
-    answered = REASONER.answer(Question(text_of(query), k=k, only=only))
+    answered = REASONER.answer(Question(text_of(query), k=k, only=only, guesses="always"))
     found = ranked(answered)
-    expected = {
-        entity: probability_of(query, entity, scores, known)
-        for entity in range(ENTITIES)
-        if entity not in ruled_out(query, "train") and (only is None or (entity in known) == (only == "known"))
-    }
+    guessable = LITERALS["train"].open(query, known | ruled_out(query, "train"))
+    likely = {entity: probability_of(query, entity, scores, known) for entity in guessable}
+    kept = {entity: probability_of(query, entity, scores, known) for entity in known}
+    expected = {**(likely if only != "known" else {}), **(kept if only != "predicted" else {})}
     assert answered.total == len(known)
+    assert answered.expected_more == pytest.approx(sum(likely.values()), abs=1e-4)
+    assert answered.complete == (answered.expected_more is not None and answered.expected_more < 0.5)
+    assert answered.folded == ()
     assert len(found) == min(k, len(expected))
     for one in found:
         assert one.probability == pytest.approx(expected[one.entity], abs=1e-5)
@@ -199,16 +265,41 @@ def test_answers_carry_status_and_probability_by_their_definition(query: Query, 
     assert probabilities == pytest.approx(best, abs=1e-5)
 
 
+@given(query=QUERIES, k=st.integers(1, 40), only=st.sampled_from((None, "known", "predicted")))
+def test_guesses_are_folded_where_less_than_half_an_answer_is_missing(query: Query, k: int, only: Any) -> None:
+    """Whatever is folded is what would have been shown; where nobody asked for it, nothing is lost."""
+    everything = REASONER.answer(Question(text_of(query), k=k, only=only, guesses="always"))
+    found = REASONER.answer(Question(text_of(query), k=k, only=only))
+    guesses = [one for one in ranked(everything) if not one.known]
+    if everything.complete and only != "predicted":
+        assert found.folded == tuple(guesses)
+        assert ranked(found) == [one for one in ranked(everything) if one.known]
+    else:
+        assert found == everything
+    told = found.as_json()
+    assert [one["rank"] for one in told["answers"] + told["folded"]] == list(range(1, len(everything.answers) + 1))
+    assert (told["complete"], told["expected_more"]) == (found.complete, round(found.expected_more or 0.0, 3))
+
+
+def test_some_questions_look_complete_and_some_do_not() -> None:
+    asked = [Question(f"e{entity}.r{relation}") for entity in range(ENTITIES) for relation in range(4)]
+    found = [one.complete for one in REASONER.answer_many(asked) if isinstance(one, Answered)]
+    assert set(found) == {True, False}
+
+
 @given(query=QUERIES, least=st.floats(0, 1))
 def test_unlikely_answers_can_be_left_out(query: Query, least: float) -> None:
-    everything = ranked(REASONER.answer(Question(text_of(query), k=ENTITIES)))
-    found = ranked(REASONER.answer(Question(text_of(query), k=ENTITIES, minimum_probability=least)))
+    asked = Question(text_of(query), k=ENTITIES, guesses="always")
+    everything = ranked(REASONER.answer(asked))
+    found = ranked(REASONER.answer(replace(asked, minimum_probability=least)))
     assert found == [one for one in everything if one.probability is not None and one.probability >= least]
 
 
 @given(query=QUERIES)
 def test_in_one_query_a_higher_score_never_has_a_lower_probability(query: Query) -> None:
-    found = ranked(REASONER.answer(Question(text_of(query), k=ENTITIES)))
+    """Where nothing but scores counts; of a single fact, its score from the other end does, too."""
+    assume(not (isinstance(query, Project) and isinstance(query.query, Anchor)))
+    found = ranked(REASONER.answer(Question(text_of(query), k=ENTITIES, guesses="always")))
     for status in ("known", "supported", "predicted"):
         own = sorted((one.score, one.probability or 0.0) for one in found if one.status == status)
         assert [probability for _, probability in own] == sorted(probability for _, probability in own)
@@ -216,11 +307,12 @@ def test_in_one_query_a_higher_score_never_has_a_lower_probability(query: Query)
 
 @given(query=QUERIES, k=st.integers(1, 40))
 def test_the_model_alone_ranks_by_score_and_marks_nothing(query: Query, k: int) -> None:
-    found = ranked(REASONER.answer(Question(text_of(query), k=k, method="neural")))
+    answered = REASONER.answer(Question(text_of(query), k=k, method="neural"))
+    found = ranked(answered)
+    assert (answered.expected_more, answered.complete, answered.folded) == (None, None, ())
     assert [one.score for one in found] == pytest.approx(sorted(scores_of(MODEL, query), reverse=True)[:k], abs=1e-4)
     assert {one.status for one in found} == {"predicted"}
-    probabilities = [one.probability or 0.0 for one in found]
-    assert probabilities == sorted(probabilities, reverse=True)
+    assert {one.probability for one in found} == {None}
 
 
 @given(query=QUERIES)
@@ -229,7 +321,7 @@ def test_the_particle_is_the_one_with_the_best_inner_product(query: Query) -> No
     with torch.no_grad():
         (state,) = execute(compile_shapes((shape,), Q2P.kind), MODEL, [torch.tensor([ids])])
         products = (state[0] @ MODEL.entities.T).tolist()  # (w, N)
-    for one in ranked(REASONER.answer(Question(text_of(query), k=ENTITIES))):
+    for one in ranked(REASONER.answer(Question(text_of(query), k=ENTITIES, guesses="always"))):
         assert one.particle is not None
         own = [row[one.entity] for row in products]
         assert own[one.particle] == pytest.approx(max(own), rel=1e-4, abs=1e-4)
@@ -244,6 +336,7 @@ def test_the_particle_is_the_one_with_the_best_inner_product(query: Query) -> No
             k=st.integers(0, 5),
             method=st.sampled_from(("exact", "neural", "both")),
             only=st.sampled_from((None, "known", "predicted")),
+            guesses=st.sampled_from(("auto", "always")),
         ),
         max_size=12,
     ),
@@ -259,11 +352,15 @@ def test_together_is_the_same_as_one_by_one(asked: list[Question], unions: Union
                 reasoner.answer(question)
             continue
         alone = reasoner.answer(question)
-        assert replace(found, answers=()) == replace(alone, answers=())
+        bare: dict[str, Any] = {"answers": (), "folded": (), "expected_more": None}
+        assert replace(found, **bare) == replace(alone, **bare)
+        assert found.expected_more == pytest.approx(alone.expected_more, abs=1e-4)
         if question.method == "exact":
             assert found.answers == alone.answers
             continue
-        for one, other in zip(ranked(found), ranked(alone), strict=True):
+        listed = [ranked(one) + list(one.folded) for one in (found, alone)]
+        assert len(found.folded) == len(alone.folded)
+        for one, other in zip(*listed, strict=True):
             assert one.score == pytest.approx(other.score, abs=1e-4)
             assert one.probability == pytest.approx(other.probability, abs=1e-4)
 
@@ -327,6 +424,8 @@ def test_without_a_calibration_there_are_no_probabilities() -> None:
         ({"k": 0}, "at least 1"),
         ({"method": "guess"}, "exact, neural, both"),
         ({"only": "some"}, "known, predicted"),
+        ({"guesses": "never"}, "auto, always"),
+        ({"method": "neural", "minimum_probability": 0.1}, "no probabilities; ask with the method both"),
         ({"syntax": "words"}, "path, logic, sparql, json"),
         ({"minimum_probability": 1.5}, "between 0 and 1"),
         ({"minimum_probability": float("nan")}, "between 0 and 1"),
@@ -352,7 +451,7 @@ def test_what_is_remembered_is_bounded() -> None:
 
 def test_a_map_is_a_view_of_the_vectors() -> None:
     """A projection keeps no distance too long; along the plane it shows as much variance as it says."""
-    question = Question("(e1.r1 | e2.r2).r3", k=12)
+    question = Question("(e1.r1 | e2.r2).r3", k=12, guesses="always")
     found = REASONER.map(question)
     assert found.answered == REASONER.answer(question)
     shape, ids = abstract(REASONER.parse(question.text))
@@ -379,15 +478,17 @@ def test_a_run_answers_the_same_in_every_syntax(atlas_run: Path) -> None:
     assert reasoner.calibration is not None
     for _, syntax, text in QUESTIONS:
         query = reasoner.parse(text, syntax)
-        expected = reasoner.answer(Question(text, syntax)).answers
+        expected = reasoner.answer(Question(text, syntax, guesses="always")).answers
         assert len(expected) == 10
         for other in ("path", "logic", "json"):
-            assert reasoner.answer(format_query(query, reasoner.lexicon, other)).answers == expected
+            again = Question(format_query(query, reasoner.lexicon, other), guesses="always")
+            assert reasoner.answer(again).answers == expected
 
 
 def test_the_form_of_answers(atlas_run: Path) -> None:
-    told = Reasoner.open(atlas_run, split="train").answer(Question("French.^speaks", k=30)).as_json()
-    assert set(told) == {"question", "query", "shape", "method", "total", "answers"}
+    told = Reasoner.open(atlas_run, split="train").answer(Question("French.^speaks", k=30, guesses="always")).as_json()
+    counted = {"total", "expected_more", "complete"}
+    assert set(told) == {"question", "query", "shape", "method", "answers", "folded"} | counted
     assert [answer["rank"] for answer in told["answers"]] == list(range(1, 31))
     assert set(told["answers"][0]) == {"rank", "name", "label", "score", "probability", "status", "particle"}
     statuses = [answer["status"] for answer in told["answers"]]
@@ -429,7 +530,7 @@ def test_no_guess_is_what_stored_facts_rule_out(atlas: Graph, atlas_run: Path, n
     named_by_the_model = 0
     for row, text in enumerate(questions):
         never = set(ruled_out[row].tolist())
-        for answer in reasoner.answer(Question(text, k=20)).answers:
+        for answer in reasoner.answer(Question(text, k=20, guesses="always")).answers:
             assert answer.entity not in never
         by_the_model = reasoner.answer(Question(text, k=20, method="neural")).answers
         named_by_the_model += sum(answer.entity in never for answer in by_the_model)

@@ -22,7 +22,6 @@ from query2particles.errors import RunError, UsageError
 from query2particles.run import Run
 from query2particles.searched import Searching, search_for
 from query2particles.train import train
-from reasoners import CALIBRATION
 from servers import serving, until
 from trainings import tiny
 from worlds import random_graph
@@ -34,13 +33,13 @@ TESTS = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from query2particles.calibration import save_calibration
+    from query2particles.calibration import Calibration, save_calibration
 
     place = tmp_path_factory.mktemp("cluster")
     GRAPH.save(place / "graph")
     run = Run.create(place / "run", tiny("q2p"), GRAPH, str(place / "graph"))
     train(run, GRAPH)
-    save_calibration(run, CALIBRATION)
+    save_calibration(run, Calibration.by_scores(run.model(GRAPH), GRAPH.at("train").relations))
     return run.folder
 
 

@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 import torch
 
+from literal import Literal
 from query2particles.answer import Reasoner
+from query2particles.calibration import Calibration
 from query2particles.engine.ranks import scoring
 from query2particles.errors import UnknownNameError, UsageError
-from query2particles.evidence import Judge
+from query2particles.evidence import Estimates
 from query2particles.graph.graph import Graph
 from query2particles.methods.q2p import Q2P, Settings
-from reasoners import CALIBRATION, random_reasoner
+from reasoners import random_reasoner
+from worlds import ENTITIES as ENTITIES_NAMED
 from worlds import random_graph, successors
 
 GRAPH = random_graph(4, entities=25, relations=3, facts=80)
@@ -24,29 +27,20 @@ EDGES = GRAPH.at("train")
 REASONER = random_reasoner(GRAPH)
 
 
-def may_have(relation: int) -> set[int]:
-    """The entities that may have one more edge of a directed relation, by the definition."""
-    heads = [entity for entity in range(ENTITIES) if KNOWN.get((entity, relation))]
-    own = {entity: {one for one in range(EDGES.relations) if KNOWN.get((entity, one))} for entity in range(ENTITIES)}
-    alike = {one for one in range(EDGES.relations) if sum(one in own[head] for head in heads) >= len(heads) / 4}
-    complete = {head for head in heads if np.quantile([len(KNOWN[one, relation]) for one in heads], 0.99) == 1}
-    return {entity for entity in range(ENTITIES) if own[entity] & (alike | {relation})} - complete
-
-
 def everything_missing() -> dict[tuple[int, int, int], float]:
-    """Every plausible fact that is not stored with its probability, asked from both ends one by one."""
-    judge = Judge(EDGES, REASONER.model, CALIBRATION)
-    with scoring(REASONER.model):  # type: ignore[arg-type]
-        links = [
-            judge.links(np.arange(ENTITIES), np.full(ENTITIES, directed))[0] for directed in range(EDGES.relations)
-        ]
-    found = {}
-    for relation in range(EDGES.relations // 2):
-        loops = any(entity in KNOWN.get((entity, 2 * relation), set()) for entity in range(ENTITIES))
-        for head, tail in product(may_have(2 * relation), may_have(2 * relation + 1)):
-            if (head != tail or loops) and tail not in KNOWN.get((head, 2 * relation), set()):
-                both = links[2 * relation][head, tail] * links[2 * relation + 1][tail, head]
-                found[head, relation, tail] = float(np.sqrt(both))
+    """Every plausible fact that is not stored with its probability, judged one by one."""
+    assert REASONER.judge is not None
+    assert REASONER.model is not None
+    literal, found = Literal.of(GRAPH, "train"), {}
+    with scoring(REASONER.model):
+        for relation in range(EDGES.relations // 2):
+            able = [
+                [one for one in range(ENTITIES) if literal.can(one, role)] for role in (2 * relation, 2 * relation + 1)
+            ]
+            for head, tail in product(*able):
+                if (head != tail or literal.loops(2 * relation)) and tail not in KNOWN.get((head, 2 * relation), set()):
+                    fact = (np.array([one]) for one in (head, 2 * relation, tail))
+                    found[head, relation, tail] = float(REASONER.judge.facts(*fact)[0])
     return found
 
 
@@ -74,14 +68,15 @@ def test_of_a_relation() -> None:
     assert dict(found) == pytest.approx(own, abs=1e-6)
 
 
-def test_where_nothing_can_be_missing_nothing_is_found(named: Graph) -> None:
-    """Every university has one graduate here, and whoever has one has all; nothing else is a university."""
+def test_what_is_of_a_wrong_kind_is_not_found(named: Graph) -> None:
+    """Prizes and countries graduate from nowhere, whatever a model says that has learned nothing."""
     with torch.random.fork_rng([]):
         model = Q2P(len(named.entities), named.at("train").relations, Settings(dimension=8)).eval()
-    reasoner = Reasoner(named, model=model, calibration=CALIBRATION)
-    assert reasoner.discover(relation="graduated_from") == []
-    people = {one.head.name for one in reasoner.discover(relation="lives in")}
-    assert "Canada" not in people
+    reasoner = Reasoner(named, model=model, calibration=Calibration.by_scores(model, named.at("train").relations))
+    found = reasoner.discover(relation="graduated_from")
+    assert found
+    assert {one.head.name for one in found} <= {"Ann", "Bob", ENTITIES_NAMED[9]}
+    assert {one.tail.name for one in found} & {"Canada", "Turing Award", "Ann"} == set()
 
 
 def test_of_both_and_not_too_many() -> None:
@@ -105,10 +100,10 @@ def test_without_a_calibration_the_order_stays_and_nothing_is_claimed() -> None:
     bare = Reasoner(GRAPH, model=REASONER.model, split="train")
     found = bare.discover(entity="e3", k=4)
     assert [one.probability for one in found] == [None] * 4
-    judge = Judge(EDGES, REASONER.model, None)
+    estimates = Estimates(EDGES, REASONER.model, plausible=REASONER.plausible)
     with scoring(REASONER.model):  # type: ignore[arg-type]
         softmax = [
-            judge.links(np.array([start]), np.array([directed]))[0][0, end]
+            estimates.links(np.array([start]), np.array([directed]))[0][0, end]
             for one in found
             for start, directed, end in (
                 (one.head.id, 2 * one.relation.id, one.tail.id),

@@ -13,12 +13,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from literal import Literal
 from query2particles import evidence as search
 from query2particles.answer import Question, Ranked, Reasoner
+from query2particles.calibration import Calibration
 from query2particles.engine.exact import exact_answers_of
 from query2particles.engine.ranks import scoring
 from query2particles.errors import UsageError
-from query2particles.evidence import Evidence, Fact, Judge, Proof
+from query2particles.evidence import Estimates, Evidence, Fact, Named, Proof
 from query2particles.graph.edges import Edges
 from query2particles.graph.graph import Graph
 from query2particles.graph.vocabulary import Vocabulary
@@ -38,7 +40,7 @@ from query2particles.query.algebra import (
 )
 from query2particles.query.syntax import format_query
 from query2particles.workload.selection import drawn_queries
-from reasoners import CALIBRATION, random_reasoner
+from reasoners import random_reasoner
 from worlds import oracle, queries, random_graph, successors
 
 GRAPH = random_graph(11, entities=20, relations=3, facts=90)
@@ -100,7 +102,9 @@ def test_what_is_stored_is_and_a_complete_tree_entails_the_answer(query: Query, 
     found = REASONER.explain(query, entity, threshold=threshold)
     for fact in all_facts(found.tree):
         assert fact.stored == EDGES.has(fact.head.id, 2 * fact.relation.id, fact.tail.id)
-        assert fact.probability == 1 if fact.stored else 0 < fact.probability < 1
+        is_echo = fact.head == fact.tail and not fact.stored
+        assert fact.probability == 1 if fact.stored else 0 <= fact.probability < 1
+        assert fact.probability > 0 or is_echo
         assert (fact.score is None) == fact.stored
     if found.complete:
         assert found.tree.entity.id == entity
@@ -146,31 +150,77 @@ LINKS: dict[int, Any] = {}
 
 
 def link(source: int, relation: int, target: int) -> float:
-    """The geometric mean of what both one-hop queries say."""
-    for directed in (relation, relation ^ 1):
-        if directed not in LINKS:
-            judge = Judge(EDGES, REASONER.model, CALIBRATION)
-            LINKS[directed] = judge.links(np.arange(ENTITIES), np.full(ENTITIES, directed))[0]
-    return float(np.sqrt(LINKS[relation][source, target] * LINKS[relation ^ 1][target, source]))
+    """What the fact is worth wherever it is shown."""
+    if relation not in LINKS:
+        assert REASONER.judge is not None
+        sources, targets = np.indices((ENTITIES, ENTITIES)).reshape(2, -1)
+        found = REASONER.judge.guessed_facts(sources, np.full(len(sources), relation), targets)
+        LINKS[relation] = found.reshape(ENTITIES, ENTITIES)
+    return float(LINKS[relation][source, target])
 
 
 def test_a_one_hop_fact_has_the_probability_of_its_answer() -> None:
-    """Asked from its head, a fact is as likely as the answer of the question that asks for it."""
-    answers = REASONER.answer(Question("e1.r1", k=ENTITIES, only="predicted")).answers
-    with scoring(REASONER.model):  # type: ignore[arg-type]
-        links, scores = Judge(EDGES, REASONER.model, CALIBRATION).links(np.array([1]), np.array([2]))
+    """Asked from either end, a fact is as likely as the answer of the question that asks for it, and says why."""
+    for text in ("e1.r1", "e1.^r1"):
+        answers = REASONER.answer(Question(text, k=ENTITIES, only="predicted")).answers
+        assert len(answers) > 10
+        for answer in answers:
+            assert isinstance(answer, Ranked)
+            found = REASONER.explain(text, answer.entity)
+            assert found.tree.fact is not None
+            assert found.tree.fact.probability == pytest.approx(answer.probability, abs=1e-6)
+            assert found.worth == found.tree.fact.probability
+            assert found.difference is None
+            assert found.tree.fact.score == pytest.approx(answer.score, abs=1e-4)
+            assert REASONER.judge is not None
+            assert set(found.reasons) == set(REASONER.judge.calibration.facts.names)
+            sizes = [abs(value) for value in found.reasons.values()]
+            assert sizes == sorted(sizes, reverse=True)
+
+
+def test_estimates_are_a_softmax_over_what_is_open() -> None:
+    """1 for what is stored, 0 for what is no guess, and for the rest what the scores say."""
+    entity, relation = 1, 2
+    assert REASONER.model is not None
+    with scoring(REASONER.model):
+        estimates = Estimates(EDGES, REASONER.model, plausible=REASONER.plausible)
+        links, scores = estimates.links(np.array([entity]), np.array([relation]))
     assert scores is not None
-    for answer in answers:
-        assert isinstance(answer, Ranked)
-        assert links[0, answer.entity] == pytest.approx(answer.probability, abs=1e-5)
-        assert scores[0, answer.entity] == pytest.approx(answer.score, abs=1e-4)
+    stored = KNOWN[entity, relation]
+    guessable = Literal.of(GRAPH, "train").open(Project(Anchor(entity), relation), stored)
+    echo = Literal.of(GRAPH, "train").echoes(Project(Anchor(entity), relation))
+    total = np.logaddexp.reduce([scores[0, one] for one in EVERYTHING - stored - echo])
+    for one in EVERYTHING:
+        expected = 1.0 if one in stored else np.exp(scores[0, one] - total) if one in guessable else 0.0
+        assert links[0, one] == pytest.approx(expected, abs=1e-6)
+
+
+def evidence_of(probability: float | None, worth: float, status: Any = "predicted") -> Evidence:
+    entity = Named(0, "e0", "e0")
+    return Evidence("", "", entity, status, probability, 0.5, True, Proof("union", entity, worth))
+
+
+def test_evidence_says_why_an_answer_is_worth_something_else() -> None:
+    for same in (
+        evidence_of(None, 0.3),
+        evidence_of(0.305, 0.3),
+        evidence_of(0.4, 0.3),
+        evidence_of(1.0, 0.3, "known"),
+    ):
+        assert same.difference is None
+    more, less = evidence_of(0.6, 0.1).difference, evidence_of(0.1, 0.6).difference
+    assert more is not None
+    assert less is not None
+    assert "10.0 %" in more
+    assert "60.0 % counts all ways" in more
+    assert "worth 60.0 % together; the answer's 10.0 % is lower" in less
 
 
 @settings(deadline=None)
 @given(query=QUERIES)
 def test_evidence_says_of_an_answer_what_answers_say(query: Query) -> None:
     text = format_query(query, REASONER.lexicon)
-    for answer in REASONER.answer(Question(text, k=3)).answers:
+    for answer in REASONER.answer(Question(text, k=3, guesses="always")).answers:
         assert isinstance(answer, Ranked)
         found = REASONER.explain(text, answer.entity)
         assert (found.status, found.answer.name) == (answer.status, answer.name)
@@ -205,7 +255,8 @@ def test_the_way_of_stored_facts_is_not_crowded_out(with_model: bool) -> None:
     with torch.random.fork_rng([]):
         torch.manual_seed(3)
         model = Q2P(220, 6, Settings(dimension=8, entity_scale=0.5)).eval()
-    reasoner = Reasoner(graph, model=model, calibration=CALIBRATION) if with_model else Reasoner(graph)
+    calibration = Calibration.by_scores(model, 6)
+    reasoner = Reasoner(graph, model=model, calibration=calibration) if with_model else Reasoner(graph)
     found = reasoner.explain("e0.r0.r1.r2", answer)
     assert found.complete
     assert [(fact.head.id, fact.tail.id) for fact in facts_of(found.tree) if fact.stored] == [
@@ -256,6 +307,9 @@ def test_the_form_of_evidence(named: Graph) -> None:
         "answer": person,
         "status": "supported",
         "probability": None,
+        "worth": 1,
+        "difference": None,
+        "reasons": {},
         "threshold": 0.5,
         "complete": True,
         "tree": {"op": "intersect", "entity": person, "branches": [project, complement]},
@@ -360,6 +414,6 @@ def test_all_shapes_have_evidence(atlas_run: Path) -> None:
     complete = 0
     for shape, ids in batch.items():
         text = format_query(ground(shape, ids[0].tolist()), reasoner.lexicon)
-        for answer in reasoner.answer(Question(text, k=2)).answers:
+        for answer in reasoner.answer(Question(text, k=2, guesses="always")).answers:
             complete += reasoner.explain(text, answer.entity).complete
     assert complete >= 20

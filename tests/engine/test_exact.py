@@ -11,12 +11,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from query2particles.engine import exact as exact_module
-from query2particles.engine.exact import Exact, exact_answers, exact_answers_of
-from query2particles.errors import GraphError
+from query2particles.engine.exact import Exact, exact_answers, exact_answers_of, exact_nodes
+from query2particles.errors import GraphError, QueryError
 from query2particles.graph import edges as edges_module
 from query2particles.graph.graph import SPLITS, Graph, Split
 from query2particles.plain import PlainGraph, plain_answers
-from query2particles.query.algebra import SHAPES, Anchor, Complement, Project, Query, abstract, ground, has_complement
+from query2particles.query.algebra import (
+    SHAPES,
+    Anchor,
+    Complement,
+    Project,
+    Query,
+    abstract,
+    branches,
+    ground,
+    has_complement,
+    query_ids,
+)
 from worlds import TABLES, oracle, queries, random_graph, random_query, successors
 
 GRAPH = random_graph(11, entities=14, relations=3, facts=60)
@@ -148,3 +159,22 @@ def test_bulk_answers_agree_with_small_ones() -> None:
         entity, first, second = ids[row].tolist()
         alone = exact_answers_of(fresh.at("test"), Project(Project(Anchor(entity), first), second))
         assert many[row].tolist() == alone[0].tolist()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_answers_of_all_parts_come_in_the_order_of_the_plan(name: str) -> None:
+    """Those of the whole query are the last; each is the oracle's of its part."""
+
+    def parts(query: Query) -> list[Query]:
+        return [part for branch in branches(query) for part in parts(branch)] + [query]
+
+    generator, shape = np.random.default_rng(4), SHAPES[name]
+    ids = generator.integers(6, size=(10, len(tuple(query_ids(shape)))))
+    nodes = exact_nodes(GRAPH.at("train"), {shape: ids})[shape]
+    whole = exact_answers(GRAPH.at("train"), {shape: ids}, workers=1)[shape]
+    for row, own in enumerate(ids.tolist()):
+        expected = [oracle(part, KNOWN["train"], EVERYTHING) for part in parts(ground(shape, own))]
+        assert [set(sets[row].tolist()) for sets in nodes] == expected
+        assert nodes[-1][row].tolist() == whole[row].tolist()
+    with pytest.raises(QueryError, match="does not have"):
+        exact_nodes(GRAPH.at("train"), {shape: ids + 14})

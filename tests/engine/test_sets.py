@@ -60,3 +60,11 @@ def test_rows_are_sorted_late(rows: list[list[int]]) -> None:
     assert many.values.tolist() == sets.values.tolist() * 40
     long = Sets(N, np.append(0, np.cumsum(np.tile(np.diff(sets.offsets), 40))), np.tile(backwards, 40), ordered=False)
     assert long.in_order().values.tolist() == sets.values.tolist() * 40
+
+
+@given(ROWS, st.booleans(), ROWS)
+def test_which_entities_are_members(rows: list[list[int]], complemented: bool, asked: list[list[int]]) -> None:
+    entities = np.array([(row + [0] * N)[:N] for row in asked])
+    found = batch(rows, complemented).contain(entities)
+    expected = plain(rows, complemented)
+    assert found.tolist() == [[one in expected[row] for one in own] for row, own in enumerate(entities.tolist())]

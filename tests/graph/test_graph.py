@@ -357,3 +357,22 @@ def test_foreign_folders_are_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"letters\.txt"):
         named_graph().save(tmp_path)
     assert (tmp_path / "letters.txt").read_text() == "dear"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_without_one_split_all_other_facts_are_left(seed: int) -> None:
+    graph = random_graph(seed, entities=9, relations=2, facts=60)
+
+    def facts_of(edges: Edges) -> set[tuple[int, int, int]]:
+        heads, relations = edges.heads_and_relations()
+        return set(zip(heads.tolist(), relations.tolist(), edges.tails.tolist(), strict=True))
+
+    train, valid, test = (facts_of(graph.at(split)) for split in SPLITS)
+    assert facts_of(graph.without("valid")) == test - (valid - train)
+    assert valid - train
+    assert facts_of(graph.without("test")) == valid
+
+
+def test_without_validation_facts_nothing_is_left_out() -> None:
+    named = named_graph()
+    assert named.without("valid").facts == named.at("test").facts

@@ -127,6 +127,8 @@ class Calibration:
             raise ValueError(f"format {document['format']}, where this version reads {_FORMAT}")
         questions = {str(name): Additive.from_json(one) for name, one in document["questions"].items()}
         beyond = {str(name): float(one) for name, one in document["beyond"].items()}
+        if ANY not in questions:
+            raise ValueError("nothing that was fitted for any question")
         if ANY not in beyond or not all(math.isfinite(one) and one >= 0 for one in beyond.values()):
             raise ValueError("numbers of missing answers that are negative or not finite, or none for any question")
         return Calibration(
@@ -189,7 +191,8 @@ class Judge:
         features = self._questions(shape, ids, ranked).of_open(
             np.where(present, scores, 0.0), np.where(present, entities, 0)
         )
-        relations = np.maximum(last_relation(shape, ids), 0)[:, None] // 2
+        last = last_relation(shape, ids)
+        relations = np.where(last < 0, self.edges.relations, last)[:, None] // 2  # without one, as of no samples
         return np.where(present, self.calibration.of_family(family_of(shape))(features, relations), 0.0)
 
     def kept(self, shape: Query, ids: Ints, ranked: Ranked, scores: Floats) -> Floats:

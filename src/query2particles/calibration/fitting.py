@@ -215,7 +215,7 @@ class _Gathered:
         found = []
         for row, open_to in enumerate(allowed):
             hard = labels.hard[row]
-            missed = np.setdiff1d(hard, ranking.best[row])
+            missed = np.setdiff1d(hard, ranking.best[row, ranking.best_scores[row] > -np.inf])
             open_to[hard] = open_to[labels.easy[row]] = False
             candidates = np.flatnonzero(open_to)
             random = self.generator.choice(candidates, min(_RANDOM, len(candidates)), replace=False)
@@ -258,7 +258,8 @@ class _Gathered:
             relation = np.concatenate(self.relation[name])
             judged[name] = Judged(claimed, best.true, best.question, relation, best.weight)
         figures = {name: one.figures() for name, one in judged.items() if len(one.claimed)}
-        questions = {name: one.whole for name, one in fits.items() if name not in (ONE_HOP, _LOST)}
+        longer_ones = {name: one.whole for name, one in fits.items() if name not in (ONE_HOP, _LOST)}
+        questions = {ANY: _by_facts(), **longer_ones}
         lost = fits[_LOST].whole if _LOST in fits else None
         return Calibration(self.of_facts.whole, questions, lost, self.rates, beyond, figures), judged
 
@@ -321,6 +322,12 @@ class _Others:
     entities: Ints
     true: Flags
     stand_for: Floats
+
+
+def _by_facts() -> Additive:
+    """Where too few longer questions tell more, what single facts say."""
+    weights = tuple(float(name == "facts") for name in OPEN)
+    return Additive(OPEN, weights, 0.0, ((0.0, 1e-6), (1.0, 1 - 1e-6)), {}, (0.0,) * len(OPEN))
 
 
 def _fit_beyond(probabilities: Floats, missing: Ints) -> float:
