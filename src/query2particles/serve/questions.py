@@ -100,7 +100,8 @@ def add_questions(app: FastAPI, runs: Runs, limits: Limits) -> None:
         def placed() -> bytes:
             version = run.current
             version.parse(body.question, body.syntax)
-            return encoded(version.reasoner.map(Question(body.question, body.syntax, body.k)).as_json())
+            asked = Question(body.question, body.syntax, body.k, guesses="always")  # they are the neighbourhood
+            return encoded(version.reasoner.map(asked).as_json())
 
         return _with_run(await runs.apart(placed), run)
 
