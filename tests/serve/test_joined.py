@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from query2particles.answer import Method, Question, Reasoner
-from query2particles.calibration import save_calibration
+from query2particles.calibration import Calibration, save_calibration
 from query2particles.files import write_json
 from query2particles.joined import Joined, join
 from query2particles.methods.joint import FAMILIES
 from query2particles.run import JOINED, Run
 from query2particles.serve import schemas
 from query2particles.train import train, validation_set
-from reasoners import CALIBRATION
 from servers import Server, serving, until
 from trainings import tiny
 from worlds import random_graph
@@ -40,7 +39,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     for run in runs:
         train(run, graph)
     joined, _ = join(folder / "joined", runs[0], runs[1], graph, validation_set(graph, runs[0].config.training))
-    save_calibration(joined, CALIBRATION)
+    save_calibration(joined, Calibration.by_scores(joined.model(graph), graph.at("train").relations))
     with serving(joined.folder, folder / "q2p") as started:
         yield Served(started, joined)
 

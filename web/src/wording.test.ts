@@ -14,7 +14,7 @@ describe("a probability", () => {
     [0.0009, false, "< 0.1 %"],
     [0, false, "< 0.1 %"],
   ])("of %j, certain %j, is %j", (probability, isCertain, words) => {
-    expect(percent(probability, isCertain)).toBe(words);
+    expect(percent(probability, isCertain)).toBe(words.replaceAll(" ", "\u00a0"));
   });
 });
 

@@ -10,8 +10,12 @@ export const STATUS_MEANING: Record<Status, string> = {
   predicted: "The model's guess: stored facts do not lead here.",
 };
 
-/** As the command line says it (wording.py): 100 % stands for what is certain alone. */
+/** As the command line says it (wording.py): 100 % stands for what is certain alone. No line breaks within it. */
 export function percent(probability: number, isCertain = false): string {
+  return inPercent(probability, isCertain).replaceAll(" ", "\u00a0");
+}
+
+function inPercent(probability: number, isCertain: boolean): string {
   if (isCertain) return "100 %";
   if (probability >= 0.995) return "> 99 %";
   if (probability < 0.001) return "< 0.1 %";

@@ -59,11 +59,13 @@ export function Answers({ answered, isStale, isUnfolded, selected, select, unfol
         </table>
       )}
       {folded.length > 0 && (
-        <p className="folded quiet">
+        <p className="folded">
           <button type="button" className="small" aria-expanded={isUnfolded} onClick={() => unfold(!isUnfolded)}>
             {`${isUnfolded ? "Hide" : "Show"} ${count(folded.length, "guess", "guesses")}`}
           </button>
-          {!isUnfolded && folded[0]?.probability != null && `, the likeliest ${percent(folded[0].probability)}`}
+          {!isUnfolded && folded[0]?.probability != null && (
+            <span className="quiet">the likeliest {percent(folded[0].probability)}</span>
+          )}
         </p>
       )}
     </div>

@@ -122,7 +122,7 @@ function verdict({ holds, stored_path, counter_probability, threshold }: Complem
 }
 
 function sizeOf(node: EvidenceNode): { width: number; height: number } {
-  return node.kind === "entity" ? { width: widthFor(node.entity.label, 250), height: 44 } : { width: 184, height: 64 };
+  return node.kind === "entity" ? { width: widthFor(node.entity.label, 250), height: 44 } : { width: 200, height: 64 };
 }
 
 function draw(proof: Proof) {
