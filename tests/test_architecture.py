@@ -15,7 +15,7 @@ import query2particles
 
 SOURCE = Path(query2particles.__file__).parent
 FLOORS = [
-    {"errors"},
+    {"errors", "wording"},
     {"files"},
     {"provenance"},
     {"graph"},
@@ -42,7 +42,7 @@ FLOORS = [
     {"evidence"},
     {"assignments", "discover", "export"},
     {"spread", "answer", "endings"},
-    {"train"},
+    {"score", "train"},
     {"planning"},
     {"tune", "reproduce", "bench", "report", "demo"},
     {"serve"},

@@ -42,6 +42,7 @@ from query2particles.query.algebra import (
     has_complement,
 )
 from query2particles.query.rewrite import Unions
+from query2particles.wording import percentage
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -176,12 +177,12 @@ class Evidence:
             return None
         if claimed > worth:
             return (
-                f"The best way alone is worth {_percent(worth)}; the answer's {_percent(claimed)} counts all ways to "
-                "it, and how the whole question ranks it."
+                f"The best way alone is worth {percentage(worth)}; the answer's {percentage(claimed)} counts all ways "
+                "to it, and how the whole question ranks it."
             )
         return (
-            f"These facts are worth {_percent(worth)} together; the answer's {_percent(claimed)} is lower, since so "
-            "few candidates that the whole question ranks like it come true."
+            f"These facts are worth {percentage(worth)} together; the answer's {percentage(claimed)} is lower, since "
+            "so few candidates that the whole question ranks like it come true."
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -198,10 +199,6 @@ class Evidence:
             "complete": self.complete,
             "tree": self.tree.as_json(),
         }
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from query2particles.errors import printable
 from query2particles.query.algebra import GROUP_NAMES
+from query2particles.wording import expectation, percentage
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from query2particles.evaluate import Evaluation
     from query2particles.evidence import Evidence, Proof
     from query2particles.graph.graph import Graph
+    from query2particles.score import Scored
     from query2particles.train import Progress, Trained
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "print_hardness",
     "print_json",
     "print_result",
+    "print_scored",
     "print_table",
     "print_times",
     "print_trained",
@@ -214,16 +217,23 @@ def _counted(count: int, one: str, many: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def print_answered(answered: Answered) -> None:
-    """A question's answers as a table: exact ones by name, ranked ones with how sure they are."""
+def print_answered(answered: Answered, unfold: str = "--guesses") -> None:
+    """A question's answers as a table: exact ones by name, ranked ones with how sure they are.
+
+    `unfold` is what a person says to see guesses that are folded away.
+    """
     from query2particles.answer import Ranked
 
     shown = len(answered.answers)
     ranked = [answer for answer in answered.answers if isinstance(answer, Ranked)]
     more = f", the first {shown} by name" if 0 < shown < answered.total and not ranked else ""
-    title = f"{answered.canonical}\n{_counted(answered.total, 'answer')} from stored facts{more}"
+    if answered.expected_more is None:
+        title = f"{answered.canonical}\n{_counted(answered.total, 'answer')} from stored facts{more}"
+    else:
+        expected = expectation(answered.total, answered.expected_more, complete=bool(answered.complete))
+        title = f"{answered.canonical}\n{expected}"
     if not answered.answers:
-        nothing = answered.method == "exact" and not answered.total
+        nothing = answered.folded or (answered.method == "exact" and not answered.total)
         say(title if nothing else f"{title}\nnothing to show: no answer passes the filters")
     elif not ranked:
         plain = all(answer.name == answer.label for answer in answered.answers)
@@ -234,7 +244,7 @@ def print_answered(answered: Answered) -> None:
         judged = [
             (
                 rank,
-                _PROBABILITY.format(answer.probability) if answer.probability is not None else "–",
+                _percentage(answer.probability, certain=answer.status == "known"),
                 answer.status,
                 answer.label if answer.label == answer.name else f"{answer.label} ({answer.name})",
                 *(["–" if answer.particle is None else answer.particle + 1] if particles else []),
@@ -244,6 +254,11 @@ def print_answered(answered: Answered) -> None:
         ]
         columns = ("", "probability", "status", "answer", *(["particle"] if particles else []), "score")
         print_table(title, columns, judged, right=(0, 1, *range(4, len(columns))))
+    if answered.folded:
+        likeliest = _percentage(answered.folded[0].probability)
+        what = f"1 guess of {likeliest} is" if len(answered.folded) == 1 else f"{len(answered.folded):,} guesses are"
+        most = "" if len(answered.folded) == 1 else f", the likeliest {likeliest}"
+        say(f"{what} folded away{most}; {unfold} shows {'it' if len(answered.folded) == 1 else 'them'}.")
     if answered.search and "recall" in answered.search:
         recall, k = answered.search["recall"], answered.search["recall_at"]
         whose = "The vectors' own answers were" if answered.search.get("guides") else "These were"
@@ -259,15 +274,25 @@ def percent(share: float) -> str:
     return f"{math.floor(1000 * share) / 10:.1f}"
 
 
-_PROBABILITY = "{:.3f}"
+def _percentage(probability: float | None, *, certain: bool = False) -> str:
+    return "–" if probability is None else percentage(probability, certain=certain)
+
+
+_REASONS = 4
+"""So many of the strongest reasons for the probability of a fact are told."""
 
 
 def print_evidence(evidence: Evidence) -> None:
     """Why an answer is one, as a tree of facts."""
-    sure = "" if evidence.probability is None else f", probability {_PROBABILITY.format(evidence.probability)}"
+    certain = evidence.status == "known"
+    sure = "" if evidence.probability is None else f", probability {percentage(evidence.probability, certain=certain)}"
     say(f"{evidence.answer.label}: {evidence.status}{sure}")
     for line in _evidence_lines(_with_lines(evidence.tree), ""):
         say(line)
+    if reasons := list(evidence.reasons.items())[:_REASONS]:
+        say("why: " + " · ".join(f"{name} {change:+.1f}".replace("-", "−") for name, change in reasons))
+    if evidence.difference is not None:
+        say(evidence.difference)
     if not evidence.complete:
         say("This does not make it an answer: nothing stored or likely enough completes it.")
 
@@ -291,7 +316,7 @@ def _with_lines(proof: Proof) -> list[Proof]:
 def _evidence_words(proof: Proof) -> str:
     if proof.fact is not None:
         fact = proof.fact
-        status = "stored" if fact.stored else f"predicted, {_PROBABILITY.format(fact.probability)}"
+        status = "stored" if fact.stored else f"predicted, {percentage(fact.probability)}"
         return f"{fact.relation.label}({fact.head.label}, {fact.tail.label})   {status}"
     entity = proof.entity.label
     if proof.stored_path:
@@ -299,7 +324,7 @@ def _evidence_words(proof: Proof) -> str:
     verdict = "below" if proof.holds else "not below"
     return (
         f"not excluded by stored facts: {entity}; the likeliest way has "
-        f"{_PROBABILITY.format(proof.counter_probability)}, {verdict} {proof.threshold:g}"
+        f"{percentage(proof.counter_probability)}, {verdict} {100 * proof.threshold:g} %"
     )
 
 
@@ -326,7 +351,7 @@ def print_discoveries(what: str, found: Sequence[Discovery]) -> None:
     rows = [
         (
             rank,
-            "–" if one.probability is None else _PROBABILITY.format(one.probability),
+            _percentage(one.probability),
             one.head.label,
             one.relation.label,
             one.tail.label,
@@ -335,6 +360,18 @@ def print_discoveries(what: str, found: Sequence[Discovery]) -> None:
     ]
     title = f"Missing facts of {what}, the likeliest first"
     print_table(title, ("", "probability", "head", "relation", "tail"), rows, right=(0, 1))
+
+
+def print_scored(shown: Sequence[Scored], count: int) -> None:
+    """Facts and how likely they are true, in the order in which they came; the first of `count`."""
+    rows = [
+        (percentage(one.probability, certain=one.stored), "stored" if one.stored else "predicted", *one.fact)
+        for one in shown
+    ]
+    if rows:
+        print_table("", ("probability", "status", "head", "relation", "tail"), rows, right=(0,))
+    if len(shown) < count:
+        note(f"These are the first {len(shown):,} of {count:,}; --out FILE.tsv writes them all.")
 
 
 def print_bench(result: Bench) -> None:

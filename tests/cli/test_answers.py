@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -73,14 +74,41 @@ def test_filters(call: Call) -> None:
 
 def test_the_table_tells_guesses_from_what_is_known(call: Call) -> None:
     call(SPEAKERS, "-k", 20)
-    assert "14 answers from stored facts" in call.stdout
+    assert re.search(r"^14 known; about [\d.]+ more expected\.$", call.stdout, re.MULTILINE)
     known, predicted = (
         [line for line in call.stdout.splitlines() if f"│ {status} " in line] for status in ("known", "predicted")
     )
     assert (len(known), len(predicted)) == (14, 6)
-    assert all("1.000" in line for line in known)
+    assert all("│ 100 % │" in re.sub(" +", " ", line) for line in known)
+    assert not any("100 %" in line for line in predicted)
     call(SPEAKERS, "--min-probability", 1, "--only", "predicted")
     assert "no answer passes the filters" in call.stdout
+
+
+def test_guesses_are_folded_away_where_the_known_answers_look_complete(call: Call, reasoner: Reasoner) -> None:
+    text = next(
+        text
+        for country in ("Iceland", "Japan", "Canada", "Norway", "Kenya", "Chile")
+        if reasoner.answer(text := f"{country}.on_continent").complete
+    )
+    folded = call.json(text)
+    assert (folded["complete"], {one["status"] for one in folded["answers"]}) == (True, {"known"})
+    call(text)
+    assert "known; " in call.stdout
+    assert " complete.\n" in call.stdout
+    assert re.search(r"guesses are folded away, the likeliest .* %; --guesses shows them\.", call.stdout)
+    unfolded = call.json(text, "--guesses")
+    assert unfolded["folded"] == []
+    assert unfolded["answers"] == folded["answers"] + folded["folded"]
+    call(text, "--guesses")
+    assert "folded away" not in call.stdout
+
+
+def test_why_a_single_fact_is_as_likely_as_it_is(call: Call) -> None:
+    call("French.^speaks", "--only", "predicted", "-k", 1, "--explain")
+    (why,) = re.findall(r"^why: (.*)$", call.stdout, re.MULTILINE)
+    assert 1 <= len(why.split(" · ")) <= 4
+    assert all(re.fullmatch(r".+ [+−]\d+\.\d", reason) for reason in why.split(" · "))
 
 
 def test_stored_facts_alone_pass_filters_too(call: Call) -> None:
@@ -111,7 +139,7 @@ def test_several_questions_and_files(call: Call, tmp_path: Path) -> None:
     file.write_text("# two of them\nFrench.^speaks\n\nAfrica.^on_continent\n")
     assert call.json("--file", file) == [{"line": 2, **one}, {"line": 4, **other}]
     call("--file", file, "-k", 1)
-    assert call.stdout.count("answers from stored facts") == 2
+    assert len(re.findall(r"^\d+ known; ", call.stdout, re.MULTILINE)) == 2
 
 
 def test_wrong_calls(call: Call, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_who_wants_to_leave_is_told_how(shell: Shell, capsys: pytest.CaptureFixt
 
 def test_a_conversation(shell: Shell, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert shell.hear(SPEAKERS)
-    assert "14 answers from stored facts" in capsys.readouterr().out
+    assert "14 known; about " in capsys.readouterr().out
     for line in (":only predicted", ":k 3", SPEAKERS):
         assert shell.hear(line)
     assert shell.last is not None
@@ -44,8 +44,10 @@ def test_a_conversation(shell: Shell, capsys: pytest.CaptureFixture[str], tmp_pa
     capsys.readouterr()
     assert shell.hear(":explain 2")
     told = capsys.readouterr().out
-    assert told.startswith(f"{shell.last.answers[1].label}: predicted, probability 0.")
+    assert told.startswith(f"{shell.last.answers[1].label}: predicted, probability ")
     assert f"speaks({shell.last.answers[1].label}, French)" in told
+    assert shell.hear(":guesses always")
+    assert shell.question.guesses == "always"
     target = tmp_path / "answers.json"
     assert shell.hear(f":save {target}")
     assert json.loads(target.read_text()) == shell.last.as_json()
@@ -71,6 +73,7 @@ def test_a_conversation(shell: Shell, capsys: pytest.CaptureFixture[str], tmp_pa
         (":k -5", "from 1 on"),
         (":method guess", "exact, neural, both, best, fast; it is both now"),
         (":only some", "known, predicted or all; it is all now"),
+        (":guesses never", "auto, always; it is auto now"),
         (":save", "name of a new file"),
         (":what", "there are :explain, :k"),
         (":save /proc/nowhere/x", "ask something first"),

@@ -85,10 +85,45 @@ def test_evidence(server: Server, reasoner: Reasoner) -> None:
         assert checked(schemas.ExplainResponse, found) == {**own, "run": "trained"}
 
 
+def test_facts_are_judged_as_in_python_and_an_error_takes_its_own_place(server: Server, reasoner: Reasoner) -> None:
+    facts = [
+        {"head": head, "relation": relation, "tail": "French"}
+        for head, relation in (("Canada", "speaks"), ("Canda", "speaks"), ("Ghana", "speaks"), ("Ghana", "speeks"))
+    ]
+    document = checked(schemas.ScoreResponse, server.post("/v1/score", {"facts": facts}).json())
+    assert document["run"] == "trained"
+    stored, no_entity, guessed, no_relation = document["results"]
+    assert stored == {**facts[0], "probability": 1.0, "stored": True}
+    (likely,) = reasoner.probability([("Ghana", "speaks", "French")])
+    assert guessed == {**facts[2], "probability": pytest.approx(likely, abs=1e-5), "stored": False}
+    for wrong, meant in ((no_entity, "Canada"), (no_relation, "speaks")):
+        assert wrong["error"]["code"] == "unknown_name"
+        assert meant in wrong["error"]["suggestions"]
+
+
+def test_many_facts_come_back_in_their_order(server: Server, reasoner: Reasoner) -> None:
+    names = [reasoner.graph.entities.name(entity) for entity in range(1200)]
+    facts = [{"head": name, "relation": "speaks", "tail": "French"} for name in names]
+    found = server.post("/v1/score", {"facts": facts}).json()["results"]
+    assert [one["head"] for one in found] == names
+
+
+def test_guesses_are_folded_away_unless_they_are_wanted(server: Server) -> None:
+    countries = ("Iceland", "Japan", "Canada", "Norway", "Kenya", "Chile")
+    asked = [{"question": f"{country}.on_continent"} for country in countries]
+    found = server.post("/v1/answer/batch", {"queries": asked}).json()["results"]
+    folded = next(one for one in found if one["complete"])
+    assert {one["status"] for one in folded["answers"]} == {"known"}
+    assert {one["status"] for one in folded["folded"]} == {"predicted"}
+    whole = server.post("/v1/answer", {"question": folded["question"], "guesses": "always"}).json()
+    assert whole["folded"] == []
+    assert [one["name"] for one in whole["answers"]] == [one["name"] for one in folded["answers"] + folded["folded"]]
+
+
 def test_the_particle_map(server: Server, reasoner: Reasoner) -> None:
     text = TEXTS[3][1]
     found = checked(schemas.MapResponse, server.post("/v1/map", {"question": text, "k": 12}).json())
-    assert found == {**reasoner.map(Question(text, k=12)).as_json(), "run": "trained"}
+    assert found == {**reasoner.map(Question(text, k=12, guesses="always")).as_json(), "run": "trained"}
     assert len(found["answers"]) == 12
 
 

@@ -24,6 +24,7 @@ from query2particles.serve.problems import CODES, problem_of
 from servers import Server, until
 
 ASK = "/v1/answer"
+FACT = {"head": "Canada", "relation": "speaks", "tail": "French"}
 WRONG: list[tuple[str, str, Any, int, str]] = [
     ("POST", ASK, {"question": "Canada.^"}, 400, "syntax"),
     ("POST", ASK, {"question": "Cnada"}, 400, "unknown_name"),
@@ -45,6 +46,11 @@ WRONG: list[tuple[str, str, Any, int, str]] = [
     ("POST", "/v1/answer/batch", {"queries": []}, 422, "invalid_request"),
     ("POST", "/v1/explain", {"question": "Canada", "answer": "Cnada"}, 400, "unknown_name"),
     ("POST", "/v1/explain", {"question": "Canada", "answer": "Canada", "threshold": 0}, 422, "invalid_request"),
+    ("POST", ASK, {"question": "Canada", "guesses": "never"}, 422, "invalid_request"),
+    ("POST", "/v1/score", {"facts": []}, 422, "invalid_request"),
+    ("POST", "/v1/score", {"facts": [{"head": "Canada", "relation": "near"}]}, 422, "invalid_request"),
+    ("POST", "/v1/score", {"facts": [FACT], "run": "stored"}, 400, "unsupported"),
+    ("POST", "/v1/score", {"facts": [FACT], "run": "nobody"}, 404, "not_found"),
     ("POST", "/v1/parse", {"question": "Canada & "}, 400, "syntax"),
     ("POST", "/v1/map", {"question": "Canada.near", "run": "stored"}, 400, "unsupported"),
     ("GET", "/v1/entities?limit=0", None, 422, "invalid_request"),

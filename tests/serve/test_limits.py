@@ -21,6 +21,7 @@ from query2particles.serve.schemas import MapRequest, bounded
 from servers import Server, serving
 
 ASK = "/v1/answer"
+FACT = {"head": "Canada", "relation": "speaks", "tail": "French"}
 SMALL = {
     "body": 3000,
     "header": 2000,
@@ -29,6 +30,7 @@ SMALL = {
     "size": 8,
     "k": 20,
     "batch": 3,
+    "facts": 4,
     "names": 5,
     "queue": 6,
     "connections": 12,
@@ -69,6 +71,8 @@ REFUSED: list[tuple[str, dict[str, Any], int, str]] = [
     ("/v1/parse", {"question": "Canada.near.near.near.near"}, 400, "syntax"),
     ("/v1/explain", {"question": "Canada.near.near.near.near", "answer": "Canada"}, 400, "syntax"),
     ("/v1/map", {"question": "Canada", "k": 21}, 422, "invalid_request"),
+    ("/v1/score", {"facts": [FACT] * 5}, 422, "invalid_request"),
+    ("/v1/score", {"facts": [{**FACT, "head": "a" * 501}]}, 422, "invalid_request"),
     (ASK, {"question": "Canada", "syntax": "x" * 3000}, 413, "too_large"),
 ]
 
@@ -83,6 +87,7 @@ def test_what_is_just_enough(strict: Server) -> None:
     for body in ({"question": "Canada.near.near.near", "k": 20}, {"question": " & ".join(["Canada.near"] * 3)}):
         assert strict.post(ASK, body).status_code == 200
     assert strict.post("/v1/answer/batch", {"queries": [{"question": "Canada"}] * 3}).status_code == 200
+    assert strict.post("/v1/score", {"facts": [FACT] * 4}).status_code == 200
     assert strict.get("/v1/entities?limit=5").status_code == 200
     assert strict.get("/v1/entities?limit=6").status_code == 422
     assert len(strict.get("/v1/relations").json()["relations"]) == 5

@@ -28,6 +28,6 @@ def test_nothing_is_found(server: Server, tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Tested: 13" in done.stdout
+    assert "Tested: 14" in done.stdout
     assert not [line for line in server.logged() if line["level"] == "error"]
     assert server.is_alive

@@ -76,7 +76,7 @@ def test_the_turing_question_is_built_by_clicking_only(workbench: Opener, reason
     expect(question_of(page)).to_have_value(TURING)
     expected = reasoner.answer(Question(TURING))
     expect_answers(page, [answer.label for answer in expected.answers])
-    expect(page.get_by_role("status")).to_contain_text(f"{expected.total} answers follow from stored facts")
+    expect(page.get_by_role("status")).to_contain_text(f"{expected.total} known;")
 
 
 def test_the_graph_can_be_changed_and_undone(workbench: Opener) -> None:
@@ -147,6 +147,33 @@ def test_evidence_shows_which_facts_are_stored(workbench: Opener) -> None:
     expect(panel.locator(".facts li").last).to_contain_text("50 %")
     assert dashes(panel, ".react-flow__edge-path.edge-stored") == {"none"}
     expect(panel.locator(".node.excluded")).to_contain_text("no stored path")
+
+
+def test_guesses_are_folded_away_where_the_known_answers_look_complete(workbench: Opener, reasoner: Reasoner) -> None:
+    expected = next(
+        found
+        for country in ("Iceland", "Japan", "Canada", "Norway", "Kenya", "Chile")
+        if (found := reasoner.answer(f"{country}.on_continent")).complete
+    )
+    page = workbench().open(expected.question)
+    known, guesses = [[one.label for one in some] for some in (expected.answers, expected.folded)]
+    assert known
+    assert len(guesses) > 1
+    expect_answers(page, known)
+    expect(page.locator(".summary")).to_contain_text(f"{len(known)} known;")
+    expect(page.locator(".summary")).to_contain_text("complete.")
+    button = page.get_by_role("button", name=f"Show {len(guesses)} guesses")
+    expect(button).to_have_attribute("aria-expanded", "false")
+    button.click()
+    expect_answers(page, known + guesses)
+    assert saved(page, "CSV").count("\r\n") == 1 + len(known) + len(guesses)
+    page.locator("button.answer").last.click()
+    expect(page.get_by_role("tabpanel").locator(".reasons li").first).to_be_visible()
+    page.get_by_role("button", name=f"Hide {len(guesses)} guesses").click()
+    expect_answers(page, known)
+    question_of(page).fill("French.^speaks")
+    expect(page.locator("button.answer").nth(9)).to_be_visible()
+    expect(page.get_by_role("button", name=re.compile("guesses$"))).to_have_count(0)
 
 
 def test_guesses_rest_on_predicted_facts_drawn_dashed(workbench: Opener) -> None:
@@ -414,6 +441,7 @@ def test_formulas_in_names_are_defused_in_csv(workbench: Opener) -> None:
         for rank, name in enumerate(names, 1)
     ]
     body = {"question": "Canada", "query": "Canada", "shape": "e", "method": "both", "total": 7, "answers": answers}
+    body |= {"expected_more": None, "complete": None, "folded": []}
     watched.page.route("**/v1/answer", lambda route: route.fulfill(json=body))
     page = watched.open("Canada")
     expect(answers_of(page)).to_have_count(len(names))

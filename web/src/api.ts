@@ -19,7 +19,13 @@ export interface Answered {
   readonly shape: string;
   readonly method: string;
   readonly total: number;
+  /** How many answers beside those are expected; null where nothing was calibrated. */
+  readonly expected_more: number | null;
+  /** Less than half an answer is expected beside the known ones. */
+  readonly complete: boolean | null;
   readonly answers: readonly Answer[];
+  /** Guesses that are not among the answers, since the known ones look complete. */
+  readonly folded: readonly Answer[];
   readonly warning?: string | null;
 }
 
@@ -59,6 +65,11 @@ export interface Evidence {
   readonly answer: Named;
   readonly status: Status;
   readonly probability: number | null;
+  readonly worth: number;
+  /** Why the probability is not what the facts are worth, in a sentence; null where they agree. */
+  readonly difference: string | null;
+  /** Of a single predicted fact: how much each feature moves its log odds, the largest first. */
+  readonly reasons: Readonly<Record<string, number>>;
   readonly threshold: number;
   readonly complete: boolean;
   readonly tree: Proof;

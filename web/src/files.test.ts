@@ -27,7 +27,17 @@ describe("a cell of CSV", () => {
     const answers = [
       { rank: 1, name: "=a", label: "A, B", status: "predicted" as const, probability: 0.5, score: -1, particle: 0 },
     ];
-    const answered = { question: "q", query: "q", shape: "1p", method: "both", total: 0, answers };
+    const answered = {
+      question: "q",
+      query: "q",
+      shape: "1p",
+      method: "both",
+      total: 0,
+      expected_more: 0,
+      complete: true,
+      answers,
+      folded: [],
+    };
     expect(toCsv(answered)).toBe(
       'rank,name,label,status,probability,score,particle\r\n1,\'=a,"A, B",predicted,0.5,-1,0\r\n',
     );

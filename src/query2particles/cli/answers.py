@@ -162,6 +162,9 @@ def answer(
     min_probability: Annotated[
         float, typer.Option("--min-probability", min=0, max=1, help="Leave out what is less likely an answer.")
     ] = 0.0,
+    guesses: Annotated[
+        bool, typer.Option("--guesses", help="Show guesses where the known answers look complete, too.")
+    ] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show the facts behind each answer.")] = False,
     assignments: Annotated[
         bool,
@@ -196,6 +199,7 @@ def answer(
         method.value if method else "both",
         only.value if only else None,
         min_probability,
+        "always" if guesses else "auto",
     )
     found = reasoner.answer_many([replace(question, text=text) for _, text in asked])
     results: list[dict[str, Any]] = []

@@ -12,7 +12,7 @@ import typer
 from query2particles.cli.root import GraphName, Json, Seed
 from query2particles.errors import UsageError, clipped
 
-__all__ = ["graph_app", "size_named"]
+__all__ = ["columns_named", "graph_app", "size_named"]
 
 graph_app = typer.Typer(help="Import a graph, or look at one.", no_args_is_help=True)
 
@@ -81,7 +81,7 @@ def graph_import(
     options = ImportOptions(
         format=format.value if format else None,
         header=header,
-        columns=_columns(columns),
+        columns=columns_named(columns),
         delimiter="\t" if delimiter == r"\t" else delimiter,
         literals=literals,
         labels=labels,
@@ -129,7 +129,7 @@ def graph_info(
         print_graph(opened, relations)
 
 
-def _columns(text: str | None) -> tuple[int | str, int | str, int | str] | None:
+def columns_named(text: str | None) -> tuple[int | str, int | str, int | str] | None:
     if text is None:
         return None
     parts = [int(part) if part.strip().isdecimal() else part.strip() for part in text.split(",")]

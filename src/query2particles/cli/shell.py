@@ -44,6 +44,7 @@ QUERY           a question in any of the syntaxes; Tab completes names
 :k N            how many answers to name
 :method NAME    exact, neural or both; of a joined run also best or fast
 :only NAME      known or predicted answers; `all` shows both again
+:guesses NAME   always: also where the known answers look complete; `auto` folds them away there
 :save FILE      write the last answers to a new file, as JSON
 :help           this
 :quit           leave (also Ctrl-D)"""
@@ -124,7 +125,7 @@ class Shell:
 
         self.last = None  # what is explained or saved next is never another question's
         self.last = self.reasoner.answer(replace(self.question, text=text))
-        print_answered(self.last)
+        print_answered(self.last, unfold=":guesses always")
 
     def _explain(self, number: str) -> None:
         from query2particles.show import print_evidence
@@ -153,6 +154,14 @@ class Shell:
             raise UsageError(f":only takes known, predicted or all; it is {self.question.only or 'all'} now")
         changed: Any = None if name == "all" else name
         self.question = replace(self.question, only=changed)
+
+    def _guesses(self, name: str) -> None:
+        from query2particles.answer import Guesses
+
+        if name not in get_args(Guesses):
+            raise UsageError(f":guesses takes one of {', '.join(get_args(Guesses))}; it is {self.question.guesses} now")
+        changed: Any = name
+        self.question = replace(self.question, guesses=changed)
 
     def _save(self, name: str) -> None:
         from query2particles.files import write_json
@@ -194,12 +203,17 @@ _COMMANDS: Mapping[str, Callable[[Shell, str], None]] = MappingProxyType(
         "k": Shell._k,
         "method": Shell._method,
         "only": Shell._only,
+        "guesses": Shell._guesses,
         "save": Shell._save,
         "help": Shell._help,
         "quit": Shell._quit,
     }
 )
-_CHOICES = {"method": ("exact", "neural", "both", "best", "fast"), "only": ("known", "predicted", "all")}
+_CHOICES = {
+    "method": ("exact", "neural", "both", "best", "fast"),
+    "only": ("known", "predicted", "all"),
+    "guesses": ("auto", "always"),
+}
 
 
 def _whole_number(text: str, otherwise: str) -> int:

@@ -20,6 +20,8 @@ class Lexicon:
     """The names of one graph, as questions use them."""
 
     graph: Graph
+    suggestions: int = 3
+    """How many of the nearest names an error tells; to find them takes far longer than to look a name up."""
 
     def entity(self, name: str, text: str | None = None, position: int | None = None, length: int = 1) -> int:
         """The id of an entity; `text` and `position` tell an error where the name stands."""
@@ -60,4 +62,4 @@ class Lexicon:
             return labelled[0]
         if labelled:
             raise AmbiguousNameError(kind, name, vocabulary.names(labelled), text, position, length)
-        raise UnknownNameError(kind, name, vocabulary.nearest(name), text, position, length)
+        raise UnknownNameError(kind, name, vocabulary.nearest(name, self.suggestions), text, position, length)

@@ -27,6 +27,8 @@ class Limits:
     """Answers that a request may ask for."""
     batch: int = 64
     """Questions of one batch."""
+    facts: int = 2_000
+    """Facts of one request that are judged."""
     names: int = 1_000
     """Names that a completion may ask for."""
     queue: int = 256

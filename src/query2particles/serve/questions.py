@@ -1,8 +1,9 @@
-"""The endpoints that take a question: answers, evidence, maps, trees."""
+"""The endpoints that take a question, or facts: answers, evidence, probabilities, maps, trees."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
@@ -13,16 +14,20 @@ from query2particles.query import algebra
 from query2particles.query.algebra import abstract, nickname
 from query2particles.query.names import Lexicon
 from query2particles.query.syntax import format_query, guess_syntax
+from query2particles.score import Scored, Scorer, Triple
 from query2particles.serve import schemas
 from query2particles.serve.guard import exchange_of
 from query2particles.serve.limits import Limits
-from query2particles.serve.problems import RequestError, encoded, internal
+from query2particles.serve.problems import RequestError, encoded, internal, problem_of
 from query2particles.serve.replies import documented, json_reply
 from query2particles.serve.runs import Runs, ServedRun
 
 __all__ = ["add_questions"]
 
 Body = TypeVar("Body", bound=BaseModel)
+
+_FACTS = 500
+"""Facts that are judged in one go."""
 
 
 def add_questions(app: FastAPI, runs: Runs, limits: Limits) -> None:
@@ -73,6 +78,21 @@ def add_questions(app: FastAPI, runs: Runs, limits: Limits) -> None:
 
         return _with_run(await runs.apart(evidence), run)
 
+    @post("/v1/score", schemas.ScoreRequest, schemas.ScoreResponse, "How likely facts are true.")
+    async def score(body: schemas.ScoreRequest, run: ServedRun) -> bytes:
+        scorer = Scorer(run.current.reasoner)
+        facts = [(fact.head, fact.relation, fact.tail) for fact in body.facts]
+
+        def judged(some: Sequence[Triple]) -> bytes:
+            return b",".join(
+                encoded(one.as_json()) if isinstance(one, Scored) else _result(problem_of(one)) for one in scorer(some)
+            )
+
+        # Part by part, so that others get their turn between them.
+        parts = [facts[start : start + _FACTS] for start in range(0, len(facts), _FACTS)]
+        results = b",".join([await runs.apart(partial(judged, some)) for some in parts])
+        return _with_run(b'{"results":[' + results + b"]}", run)
+
     @post(
         "/v1/map", schemas.MapRequest, schemas.MapResponse, "The answers and the particles that found them, in a plane."
     )
@@ -80,7 +100,8 @@ def add_questions(app: FastAPI, runs: Runs, limits: Limits) -> None:
         def placed() -> bytes:
             version = run.current
             version.parse(body.question, body.syntax)
-            return encoded(version.reasoner.map(Question(body.question, body.syntax, body.k)).as_json())
+            asked = Question(body.question, body.syntax, body.k, guesses="always")  # they are the neighbourhood
+            return encoded(version.reasoner.map(asked).as_json())
 
         return _with_run(await runs.apart(placed), run)
 
@@ -102,11 +123,13 @@ def add_questions(app: FastAPI, runs: Runs, limits: Limits) -> None:
 
 
 def _question(quest: schemas.Quest) -> Question:
-    return Question(quest.question, quest.syntax, quest.k, quest.method, quest.only, quest.minimum_probability)
+    return Question(
+        quest.question, quest.syntax, quest.k, quest.method, quest.only, quest.minimum_probability, quest.guesses
+    )
 
 
 def _result(found: bytes | Exception) -> bytes:
-    """The place of one question in the answer to a batch."""
+    """The place of one question, or one fact, in the answer to many."""
     if isinstance(found, bytes):
         return found
     problem = found if isinstance(found, RequestError) else internal()

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
 
-from query2particles.answer import Method, Status
+from query2particles.answer import Guesses, Method, Status
 from query2particles.query.syntax import Syntax
 from query2particles.serve.limits import Limits
 
@@ -34,6 +34,8 @@ __all__ = [
     "Quest",
     "RelationsResponse",
     "RunsResponse",
+    "ScoreRequest",
+    "ScoreResponse",
     "bounded",
 ]
 
@@ -67,6 +69,11 @@ class Quest(Asked):
     )
     only: Literal["known", "predicted"] | None = Field(None, description="Leave out the others.")
     minimum_probability: Probability = Field(0.0, description="Leave out what is less likely.")
+    guesses: Guesses = Field(
+        "auto",
+        description="auto: where the known answers look complete, guesses stand under `folded`; always: they stand "
+        "among the answers there, too.",
+    )
 
 
 class AnswerRequest(Quest):
@@ -84,6 +91,19 @@ class ExplainRequest(Asked):
     run: RunName = None
 
 
+class FactAsked(Incoming):
+    """A fact by the names of its parts."""
+
+    head: str = Field(min_length=1)
+    relation: str = Field(min_length=1)
+    tail: str = Field(min_length=1)
+
+
+class ScoreRequest(Incoming):
+    facts: list[FactAsked] = Field(min_length=1)
+    run: RunName = None
+
+
 class MapRequest(Asked):
     k: int = Field(50, ge=1, description="How many answers to place.")
     run: RunName = None
@@ -98,12 +118,14 @@ Model = TypeVar("Model", bound=BaseModel)
 
 def bounded(model: type[Model], limits: Limits) -> type[Model]:
     """`model` with the limits of this server, which its description tells as well."""
-    inner = bounded(Quest, limits) if model is BatchRequest else Quest
+    quest = bounded(Quest, limits) if model is BatchRequest else Quest
+    fact = bounded(FactAsked, limits) if model is ScoreRequest else FactAsked
+    name = Annotated[str, Field(max_length=limits.question)]
     narrowed: dict[str, Any] = {
-        "question": Annotated[str, Field(max_length=limits.question)],
-        "answer": Annotated[str, Field(max_length=limits.question)],
+        **dict.fromkeys(("question", "answer", "head", "relation", "tail"), name),
         "k": Annotated[int, Field(le=limits.k)],
-        "queries": Annotated[list[inner], Field(max_length=limits.batch)],  # type: ignore[valid-type]
+        "queries": Annotated[list[quest], Field(max_length=limits.batch)],  # type: ignore[valid-type]
+        "facts": Annotated[list[fact], Field(max_length=limits.facts)],  # type: ignore[valid-type]
     }
     own = {name: (narrowed[name], copy(field)) for name, field in model.model_fields.items() if name in narrowed}
     if "k" in own:
@@ -150,7 +172,14 @@ class AnswerBody(Outgoing):
     shape: str
     method: Method
     total: int = Field(ge=0, description="How many answers follow from stored facts.")
+    expected_more: float | None = Field(
+        description="How many answers beside those are expected, all probabilities together; null where not calibrated."
+    )
+    complete: bool | None = Field(
+        description="Whether less than half an answer is expected beside the known ones; null where not calibrated."
+    )
     answers: list[AnswerRow]
+    folded: list[AnswerRow] = Field(description="Guesses that were left out since the known answers look complete.")
     warning: str | None = None
     search: SearchInfo | None = None
 
@@ -174,13 +203,15 @@ class ErrorResponse(Outgoing):
     request_id: str
 
 
-class FailedQuestion(Outgoing):
+class Failed(Outgoing):
+    """In place of what could not be understood."""
+
     error: ErrorBody
 
 
 class BatchResponse(Outgoing):
     run: str
-    results: list[AnswerBody | FailedQuestion]
+    results: list[AnswerBody | Failed]
 
 
 class Fact(Outgoing):
@@ -210,11 +241,31 @@ class ExplainResponse(Outgoing):
     query: str
     answer: Named
     status: Status
-    probability: Probability | None
+    probability: Probability | None = Field(description="That it is an answer; null where not calibrated.")
+    worth: Probability = Field(description="The product of the probabilities of the facts in the tree.")
+    difference: str | None = Field(description="Why the two differ, in a sentence; null where they agree.")
+    reasons: dict[str, float] = Field(
+        description="Of a single predicted fact: how much each feature moves its log odds, the largest first."
+    )
     threshold: Probability
-    complete: bool
+    complete: bool = Field(description="Whether stored or likely facts complete the tree.")
     tree: EvidenceNode
     run: str
+
+
+class ScoredFact(Outgoing):
+    """A fact, as it was named."""
+
+    head: str
+    relation: str
+    tail: str
+    probability: Probability = Field(description="That it is true; 1 where it is stored.")
+    stored: bool
+
+
+class ScoreResponse(Outgoing):
+    run: str
+    results: list[ScoredFact | Failed] = Field(description="In the order of the facts.")
 
 
 class MapRow(Named):

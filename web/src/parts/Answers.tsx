@@ -1,27 +1,30 @@
 import type { Answer, Answered } from "../api";
 import { saveAs, toCsv } from "../export";
-import { count } from "../wording";
+import { count, expectation, percent } from "../wording";
 import { ParticleMark, ProbabilityBar, StatusMark } from "./Marks";
 
 interface AnswersProps {
   readonly answered: Answered;
   /** They are of an earlier question, as the present one has none. */
   readonly isStale: boolean;
+  /** Whether guesses that were folded away are among them. */
+  readonly isUnfolded: boolean;
   readonly selected: string | null;
   select(name: string): void;
+  /** Show the guesses that are folded away, or fold them away again. */
+  unfold(isUnfolded: boolean): void;
 }
 
-export function Answers({ answered, isStale, selected, select }: AnswersProps) {
-  const { answers, warning } = answered;
+export function Answers({ answered, isStale, isUnfolded, selected, select, unfold }: AnswersProps) {
+  const { answers, folded, warning } = answered;
   const has = (part: "probability" | "particle") => answers.some((answer) => answer[part] != null);
   const [hasProbabilities, hasParticles] = [has("probability"), has("particle")];
   return (
     <div className={isStale ? "stale" : undefined}>
       {isStale && <p className="note">These are the answers to the question before.</p>}
       {warning && <p className="note">{warning}</p>}
-      {answers.length === 0 ? (
-        <p className="empty">No answer passes the filters.</p>
-      ) : (
+      {answers.length === 0 && folded.length === 0 && <p className="empty">No answer passes the filters.</p>}
+      {answers.length > 0 && (
         <table className="answers">
           <thead>
             <tr>
@@ -54,6 +57,16 @@ export function Answers({ answered, isStale, selected, select }: AnswersProps) {
             ))}
           </tbody>
         </table>
+      )}
+      {folded.length > 0 && (
+        <p className="folded">
+          <button type="button" className="small" aria-expanded={isUnfolded} onClick={() => unfold(!isUnfolded)}>
+            {`${isUnfolded ? "Hide" : "Show"} ${count(folded.length, "guess", "guesses")}`}
+          </button>
+          {!isUnfolded && folded[0]?.probability != null && (
+            <span className="quiet">the likeliest {percent(folded[0].probability)}</span>
+          )}
+        </p>
       )}
     </div>
   );
@@ -115,8 +128,10 @@ export function ExportButtons({ answered }: { readonly answered: Answered }) {
 }
 
 /** What a screen reader hears when answers arrive, and the line above them. */
-export function summaryOf({ total, answers }: Answered): string {
+export function summaryOf(answered: Answered): string {
+  const { answers, folded } = answered;
   const guesses = answers.filter(({ status }) => status === "predicted").length;
   const guessed = guesses > 0 ? `, ${count(guesses, "guess", "guesses")} among them` : "";
-  return `${count(total, "answer follows", "answers follow")} from stored facts. ${answers.length} shown${guessed}.`;
+  const shown = answers.length === 0 && folded.length > 0 ? "" : ` ${answers.length} shown${guessed}.`;
+  return `${expectation(answered)}${shown}`;
 }

@@ -14,7 +14,7 @@ import { useMemo } from "react";
 import type { Evidence, Fact, Proof } from "../api";
 import { complementsOf, evidenceGraph, factsOf, type EvidenceNode } from "../evidence";
 import { layOut, widthFor, type Box } from "../layout";
-import { percent } from "../wording";
+import { percent, strongest } from "../wording";
 import { arrow, Canvas, UNHEARD } from "./Canvas";
 import { ProbabilityBar, StatusMark } from "./Marks";
 
@@ -23,6 +23,7 @@ export function EvidencePanel({ evidence }: { readonly evidence: Evidence }) {
   const { nodes, edges, height, drawing } = useMemo(() => draw(evidence.tree), [evidence]);
   const facts = useMemo(() => factsOf(evidence.tree), [evidence]);
   const complements = useMemo(() => complementsOf(evidence.tree), [evidence]);
+  const reasons = strongest(evidence.reasons);
   return (
     <div className="evidence">
       <div className="evidence-head">
@@ -30,6 +31,7 @@ export function EvidencePanel({ evidence }: { readonly evidence: Evidence }) {
         <StatusMark status={evidence.status} />
         {evidence.probability != null && <ProbabilityBar probability={evidence.probability} status={evidence.status} />}
       </div>
+      {evidence.difference && <p className="note">{evidence.difference}</p>}
       {!evidence.complete && (
         <p className="note">
           No assignment explains this answer in full: some facts below are unlikely, or a condition fails.
@@ -73,6 +75,19 @@ export function EvidencePanel({ evidence }: { readonly evidence: Evidence }) {
           </li>
         ))}
       </ol>
+      {reasons.length > 0 && (
+        <>
+          <h4>What speaks for it and against it, by the change of log odds</h4>
+          <ul className="reasons">
+            {reasons.map(([name, change]) => (
+              <li key={name} className={change.startsWith("−") ? "against" : "for"}>
+                <span>{name}</span>
+                <span className="number">{change}</span>
+              </li>
+            ))}
+          </ul>
+        </>
+      )}
     </div>
   );
 }
@@ -102,12 +117,12 @@ function excluded({ entity, branches }: Complement): string {
 function verdict({ holds, stored_path, counter_probability, threshold }: Complement): string {
   if (stored_path) return "stored facts say otherwise";
   if (counter_probability === null) return "no stored path";
-  const sign = holds ? "<" : "≥";
-  return `no stored path; best guess ${percent(counter_probability)} ${sign} ${percent(threshold)}`;
+  const compared = holds ? "below" : "not below";
+  return `no stored path; best guess ${percent(counter_probability)}, ${compared} ${percent(threshold)}`;
 }
 
 function sizeOf(node: EvidenceNode): { width: number; height: number } {
-  return node.kind === "entity" ? { width: widthFor(node.entity.label, 250), height: 44 } : { width: 184, height: 64 };
+  return node.kind === "entity" ? { width: widthFor(node.entity.label, 250), height: 44 } : { width: 200, height: 64 };
 }
 
 function draw(proof: Proof) {

@@ -140,13 +140,17 @@ export function MapPanel({ map, selected, select }: MapPanelProps) {
           </svg>
           hollow: a guess
         </li>
-        {shares > 0 && <li className="quiet">the two axes show {percent(shares)} of the variance</li>}
+        {shares > 0 && <li className="quiet">the two axes show {percent(shares, shares >= 1)} of the variance</li>}
       </ul>
     </div>
   );
 }
 
 function describe({ label, status, probability, particle, rank }: MapPoint): string {
-  const parts = [`rank ${rank}`, STATUS_WORD[status], ...(probability == null ? [] : [percent(probability)])];
+  const parts = [
+    `rank ${rank}`,
+    STATUS_WORD[status],
+    ...(probability == null ? [] : [percent(probability, status === "known")]),
+  ];
   return `${label}: ${parts.join(", ")}, ${particleName(particle)}`;
 }

@@ -22,7 +22,7 @@ export function ProbabilityBar({ probability, status }: { readonly probability: 
       <span className={`bar ${status}`} aria-hidden="true">
         <span style={{ width: `${Math.max(probability * 100, 1)}%` }} />
       </span>
-      <span className="number">{percent(probability)}</span>
+      <span className="number">{percent(probability, status === "known")}</span>
     </span>
   );
 }

@@ -1,6 +1,6 @@
 import { useRef, useState, type ReactNode } from "react";
 
-import { api, type Example, type RunFound } from "../api";
+import { api, type Answered, type Example, type RunFound } from "../api";
 import { useLoaded, useMedia, type Loading } from "../hooks";
 import type { Workbench } from "../useWorkbench";
 import { Answers, ExportButtons, summaryOf } from "./Answers";
@@ -22,6 +22,7 @@ const NEIGHBOURS = 80; // answers on the map, at least: a neighbourhood is more 
 /** The answers, and beside them why and where. */
 export function Results({ workbench, examples, run }: ResultsProps) {
   const { asked, answered, isStale, isBusy, error, change } = workbench;
+  const [unfolded, setUnfolded] = useState<Answered | null>(null); // whose folded guesses are shown
   const [selected, setSelected] = useState<{ query: string; name: string } | null>(null);
   const hasModel = run !== undefined && run.method !== null; // without, there are neither guesses nor particles
   const [chosenTab, setTab] = useState<Tab>("map");
@@ -72,6 +73,8 @@ export function Results({ workbench, examples, run }: ResultsProps) {
     );
   }
 
+  const isUnfolded = unfolded === answered;
+  const shown = isUnfolded ? { ...answered, answers: [...answered.answers, ...answered.folded] } : answered;
   return (
     <div className="results">
       <section id="answers" className="card" tabIndex={-1} aria-labelledby="answers-title" aria-busy={isBusy}>
@@ -79,10 +82,10 @@ export function Results({ workbench, examples, run }: ResultsProps) {
           <h2 id="answers-title">Answers</h2>
           <div className="section-tools">
             <Amount asked={asked} change={change} />
-            <ExportButtons answered={answered} />
+            <ExportButtons answered={shown} />
           </div>
         </div>
-        <p className="quiet summary">{summaryOf(answered)}</p>
+        <p className="quiet summary">{summaryOf(shown)}</p>
         <Filters
           asked={asked}
           hasModel={hasModel}
@@ -90,7 +93,14 @@ export function Results({ workbench, examples, run }: ResultsProps) {
           isCalibrated={run?.calibrated ?? false}
           change={change}
         />
-        <Answers answered={answered} isStale={isStale && error !== null} selected={name} select={select} />
+        <Answers
+          answered={shown}
+          isStale={isStale && error !== null}
+          isUnfolded={isUnfolded}
+          selected={name}
+          select={select}
+          unfold={(wanted) => setUnfolded(wanted ? answered : null)}
+        />
       </section>
       <section ref={panel} className="card why" aria-label="Why and where">
         <div className="tabs" role="tablist" aria-label="Why and where">
