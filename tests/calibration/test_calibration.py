@@ -82,7 +82,7 @@ def test_stored_facts_are_certain_and_loops_that_nobody_has_impossible() -> None
         if relation % 2 == 0
     ]
     assert set(REASONER.probability(stored)) == {1.0}
-    loops = REASONER.judge.plausible.kinds.loops
+    loops = REASONER.judge.plausible.edges.loops
     expected = [None if loops[2 * relation] else 0.0 for relation in range(3)]
     assert 0.0 in expected or loops.all()
     for relation, value in enumerate(expected):

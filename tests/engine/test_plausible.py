@@ -68,7 +68,7 @@ def test_kinds_by_their_definition_for_all_entities_and_for_a_few(name: str) -> 
 
 
 def test_the_world_has_what_the_rules_are_about() -> None:
-    loops = PLAUSIBLE.kinds.loops
+    loops = PLAUSIBLE.edges.loops
     assert loops.any()
     assert not loops.all()
     able = np.stack([PLAUSIBLE.kinds.all_that_can(role) for role in range(EDGES.relations)])
