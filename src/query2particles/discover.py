@@ -32,7 +32,8 @@ _TOGETHER = 64
 _POOL, _JUDGED = 200, 4000
 """At least so many candidates are asked for from both ends, or judged one by one, and ten times as many as wanted.
 
-Judging is quick, and what is likeliest from one end alone is seldom the likeliest fact: one city may lead in all states.
+Judging is quick, and what is likeliest from one end alone is seldom the likeliest fact: one city may lead in every
+state.
 """
 
 
