@@ -70,6 +70,7 @@ def atlas_run(tmp_path_factory: pytest.TempPathFactory, atlas: Graph) -> Path:
     from query2particles.presets import preset
     from query2particles.run import Run
     from query2particles.train import train
+    from trainings import fewer_questions
 
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
@@ -79,5 +80,7 @@ def atlas_run(tmp_path_factory: pytest.TempPathFactory, atlas: Graph) -> Path:
         if not (folder / CALIBRATION).exists():
             run = Run.create(folder, configured(preset(name="small"), None, _QUICK), atlas, "atlas")
             train(run, atlas)
-            calibrate_run(run, atlas, "cpu")
+            with pytest.MonkeyPatch.context() as patch:
+                fewer_questions(patch)
+                calibrate_run(run, atlas, "cpu")
     return folder

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file
 
@@ -13,7 +14,7 @@ from query2particles.config import Config, configured
 from query2particles.presets import preset
 from query2particles.run import Run
 
-__all__ = ["contents", "tiny"]
+__all__ = ["contents", "fewer_questions", "tiny"]
 
 _SIZES = {"dimension": 8, "hidden": 8, "beam": 4, "steps": 2, "triples": 8, "width": 16, "dropout": 0.2}
 _TRAINING = ("updates=12", "validate_every=4", "validation_queries=3", "warm_up=3")
@@ -24,6 +25,11 @@ def tiny(method: str, *settings: str, name: str = "small") -> Config:
     start = preset(method, name)
     sizes = [f"{key}={size}" for key, size in _SIZES.items() if hasattr(start.model, key)]
     return configured(start, None, [*sizes, *_TRAINING, "batch=24", *settings])
+
+
+def fewer_questions(patch: pytest.MonkeyPatch) -> None:
+    """Calibrations ask as few questions as still tell something, and take seconds."""
+    patch.setattr("query2particles.calibration.questions_for", lambda *_: {"one_hop": 1500, "longer": 60})
 
 
 def contents(folder: Path) -> dict[str, Any]:
