@@ -436,8 +436,8 @@ def test_answers_are_saved_as_they_were_given(workbench: Opener, reasoner: Reaso
 def told(answers: list[dict[str, object]]) -> dict[str, object]:
     """What a server might say."""
     asked = {"question": "Canada", "query": "Canada", "shape": "e", "method": "both"}
-    nothing_else = {"expected_more": None, "complete": None, "folded": []}
-    return {**asked, "total": len(answers), "answers": answers, **nothing_else}
+    expected = {"expected_more": None, "complete": None}
+    return {**asked, "total": len(answers), "answers": answers, "folded": [], **expected}
 
 
 def test_formulas_in_names_are_defused_in_csv(workbench: Opener) -> None:
