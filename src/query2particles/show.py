@@ -255,10 +255,11 @@ def print_answered(answered: Answered, unfold: str = "--guesses") -> None:
         columns = ("", "probability", "status", "answer", *(["particle"] if particles else []), "score")
         print_table(title, columns, judged, right=(0, 1, *range(4, len(columns))))
     if answered.folded:
-        likeliest = _percentage(answered.folded[0].probability)
-        what = f"1 guess of {likeliest} is" if len(answered.folded) == 1 else f"{len(answered.folded):,} guesses are"
-        most = "" if len(answered.folded) == 1 else f", the likeliest {likeliest}"
-        say(f"{what} folded away{most}; {unfold} shows {'it' if len(answered.folded) == 1 else 'them'}.")
+        count, likeliest = len(answered.folded), _percentage(answered.folded[0].probability)
+        some, of, them = f"{count:,} guesses are", "the likeliest", "them"
+        if count == 1:
+            some, of, them = "1 guess is", "of", "it"
+        say(f"{some} folded away, {of} {likeliest}; {unfold} shows {them}.")
     if answered.search and "recall" in answered.search:
         recall, k = answered.search["recall"], answered.search["recall_at"]
         whose = "The vectors' own answers were" if answered.search.get("guides") else "These were"
@@ -290,7 +291,8 @@ def print_evidence(evidence: Evidence) -> None:
     for line in _evidence_lines(_with_lines(evidence.tree), ""):
         say(line)
     if reasons := list(evidence.reasons.items())[:_REASONS]:
-        say("why: " + " · ".join(f"{name} {change:+.1f}".replace("-", "−") for name, change in reasons))
+        signed = (f"{name} {'−' if change < 0 else '+'}{abs(change):.1f}" for name, change in reasons)
+        say(f"why: {' · '.join(signed)}")
     if evidence.difference is not None:
         say(evidence.difference)
     if not evidence.complete:

@@ -144,9 +144,10 @@ def start_of_word(line: str) -> int:
         ('"odd \\"', ['name\\" \\\\ with.signs & more"']),
         ("zzz", []),
         (":e", [":explain "]),
-        (":", [":explain ", ":k ", ":method ", ":only ", ":save ", ":help ", ":quit "]),
+        (":", [":explain ", ":k ", ":method ", ":only ", ":guesses ", ":save ", ":help ", ":quit "]),
         (":method n", ["neural"]),
         (":only ", ["known", "predicted", "all"]),
+        (":guesses a", ["auto", "always"]),
         (":k 1", []),
     ],
 )

@@ -8,10 +8,13 @@ from pathlib import Path
 
 from servers import Server
 
-# What JSON schema cannot say is whether a text is a question that this graph understands: 400 tells it otherwise.
+# What JSON schema cannot say is whether a text is a question that this graph understands: 400 tells it otherwise. Nor
+# how many bytes a body may have: 413 refuses it, whatever it says.
 CONFIGURATION = """
 [checks.positive_data_acceptance]
-expected-statuses = ["2xx", "400", "404"]
+expected-statuses = ["2xx", "400", "404", "413"]
+[checks.negative_data_rejection]
+expected-statuses = ["4xx"]
 """
 
 

@@ -433,6 +433,13 @@ def test_answers_are_saved_as_they_were_given(workbench: Opener, reasoner: Reaso
     assert [float(row["probability"]) for row in rows] == [answer["probability"] for answer in expected["answers"]]
 
 
+def told(answers: list[dict[str, object]]) -> dict[str, object]:
+    """What a server might say."""
+    asked = {"question": "Canada", "query": "Canada", "shape": "e", "method": "both"}
+    expected = {"expected_more": None, "complete": None}
+    return {**asked, "total": len(answers), "answers": answers, "folded": [], **expected}
+
+
 def test_formulas_in_names_are_defused_in_csv(workbench: Opener) -> None:
     watched = workbench()
     names = ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", 'a "b", c']
@@ -440,8 +447,7 @@ def test_formulas_in_names_are_defused_in_csv(workbench: Opener) -> None:
         {"rank": rank, "name": name, "label": name, "status": "known", "probability": 1}
         for rank, name in enumerate(names, 1)
     ]
-    body = {"question": "Canada", "query": "Canada", "shape": "e", "method": "both", "total": 7, "answers": answers}
-    body |= {"expected_more": None, "complete": None, "folded": []}
+    body = told(answers)
     watched.page.route("**/v1/answer", lambda route: route.fulfill(json=body))
     page = watched.open("Canada")
     expect(answers_of(page)).to_have_count(len(names))
@@ -453,7 +459,7 @@ def test_names_are_never_taken_for_markup(workbench: Opener) -> None:
     watched = workbench()
     name = "<img src=x onerror=\"document.title='broken'\">"
     answers = [{"rank": 1, "name": name, "label": name, "status": "known", "probability": 1}]
-    body = {"question": "Canada", "query": "Canada", "shape": "e", "method": "both", "total": 1, "answers": answers}
+    body = told(answers)
     watched.page.route("**/v1/answer", lambda route: route.fulfill(json=body))
     page = watched.open("Canada")
     expect(page.locator("button.answer")).to_have_text(name)
