@@ -512,8 +512,11 @@ def test_the_lines_of_the_page_run(atlas_run: Path, tmp_path: Path, monkeypatch:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(program, "answering.md", "exec"), {})
-    *guesses, last = printed.getvalue().splitlines()
+    numbers, *guesses, folded, facts, last = printed.getvalue().splitlines()
+    assert re.fullmatch(r"\d+ known; [\d.]+ more expected; complete: (True|False)", numbers)
     assert len(guesses) == 3
+    assert folded == "()"
+    assert facts.endswith(", 1.0]")
     assert last.endswith(
         "known; no entity is called 'Canda'; did you mean 'Canada', 'Anda (China)', 'Cabinda (Angola)'?"
     )
