@@ -152,7 +152,7 @@ def score(
     ],
     fact: Annotated[
         tuple[str, str, str] | None,
-        typer.Option(metavar="HEAD RELATION TAIL", help="The only fact to judge, in place of a file."),
+        typer.Option("--fact", metavar="HEAD RELATION TAIL", help="The only fact to judge, in place of a file."),
     ] = None,
     out: Annotated[
         Path | None,
