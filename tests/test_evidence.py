@@ -212,7 +212,7 @@ def test_evidence_says_why_an_answer_is_worth_something_else() -> None:
     assert more is not None
     assert less is not None
     assert "10 %" in more
-    assert "60.0 % counts all ways" in more
+    assert "60 % counts all ways" in more
     assert "worth 60 % together; the answer's 10 % is lower" in less
 
 
