@@ -1,4 +1,4 @@
-"""From scores to probabilities that mean what they say, learned from natural questions (docs/probabilities.md)."""
+"""From scores to probabilities that mean what they say, learned from natural questions (docs/answering.md)."""
 
 from query2particles.calibration.additive import Additive
 from query2particles.calibration.calibration import POOL, Calibration, Judge
