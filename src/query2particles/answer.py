@@ -361,6 +361,14 @@ class Reasoner:
             return None
         return Judge(self.calibration, self.model, self.graph.at(self.split), self.plausible)
 
+    def prepare(self) -> None:
+        """Find out what the first question would wait for: what is plausible, and what walks say."""
+        if self.model is not None:
+            _ = self.plausible.kinds.threshold
+        for one in (self, self.fast):
+            if one is not None and one.judge is not None:
+                one.judge.features.prepare()
+
     def probability(self, facts: Sequence[tuple[str, str, str]]) -> list[float]:
         """How likely facts are true: head, relation and tail by name; 1 where they are stored."""
         from query2particles.engine.ranks import scoring
@@ -468,7 +476,7 @@ class Reasoner:
             raise UsageError("a map needs a trained run whose method has particles; name one in place of a graph")
         if asked.method == "exact":
             raise UsageError("a map shows what a model ranks; ask with the method both or neural")
-        answered = self.answer(asked)
+        answered = self.answer(replace(asked, guesses="always"))  # a map shows what a model ranks
         parsed = self._understood(asked.text, asked.syntax)
         with scoring(self.model):
             ids = np.array([parsed.ids], dtype=np.int64)

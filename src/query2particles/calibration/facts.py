@@ -79,6 +79,10 @@ class FactFeatures:
         """Which of them never make a fact less likely: those that say how well its ends go together."""
         return (True,) * (2 * len(scorers(model)) + len(_WALKS)) + (False,) * len(_STRUCTURE)
 
+    def prepare(self) -> None:
+        """Fit walks now rather than when the first fact is judged."""
+        _ = self._walker, self.kinds.threshold
+
     def __call__(self, heads: Ints, relations: Ints, tails: Ints) -> Floats:
         """(m, features) of facts with directed relations (m,); call it in `scoring`."""
         inverse = relations % 2 == 1

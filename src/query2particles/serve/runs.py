@@ -72,6 +72,7 @@ class Version:
         own = reasoner.graph
         version = own.fingerprint if reasoner.run is None else _digest(reasoner.run.folder)
         own.at(split).prepare(_MANY)
+        reasoner.prepare()
         return Version(
             reasoner,
             limits,
