@@ -75,12 +75,22 @@ _ON_CPU: tuple[tuple[float, dict[str, int]], ...] = (
 )
 """Of graphs with up to so many entities."""
 
+_SECONDS_PER_QUESTION, _SECONDS_PER_QUESTION_AND_ENTITY = 2e-3, 3e-7
+"""What a question takes on a core, by a joined run."""
 
-def questions_for(entities: int, device: str) -> dict[str, int]:
-    """How many questions tell enough, and take a minute at most: one-hop ones, and of every other shape."""
+_LEAST_ASKED = {"one_hop": 500, "longer": 15}
+
+
+def questions_for(entities: int, device: str, seconds: float | None = None) -> dict[str, int]:
+    """How many questions tell enough: one-hop ones, and of every other shape; fewer where there are few `seconds`."""
     if device != "cpu":
         return {"one_hop": 6000, "longer": 300}
-    return next(asked for most, asked in _ON_CPU if entities <= most)
+    asked = next(asked for most, asked in _ON_CPU if entities <= most)
+    if seconds is None:
+        return asked
+    each = _SECONDS_PER_QUESTION + _SECONDS_PER_QUESTION_AND_ENTITY * entities
+    share = seconds / (each * (asked["one_hop"] + asked["longer"] * (len(SHAPES) - 1)))
+    return {name: max(_LEAST_ASKED[name], int(min(share, 1.0) * count)) for name, count in asked.items()}
 
 
 def calibrate(

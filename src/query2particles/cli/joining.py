@@ -35,6 +35,13 @@ if TYPE_CHECKING:
 __all__ = ["Parts", "join", "train_best"]
 
 
+_SECONDS = 60.0
+"""How long probabilities are made on a CPU where no time is given."""
+
+_OF_VECTORS = 0.25
+"""The share of that time for the vectors alone."""
+
+
 @app.command()
 def join(
     vectors: Annotated[Path, typer.Argument(metavar="RUN", help="A run of q2p, or of another method of vectors.")],
@@ -108,6 +115,9 @@ def train_best(parts: Parts, device: str, json: bool, minutes: float | None = No
     validation = weighing(validation_set(graph, configs["vectors"].training), graph)  # refused before all is trained
     check_place(parts.out, *(parts.out / part for part in PARTS))
 
+    budget = None if minutes is None else Budget.of(minutes, joined=True)
+    for_probabilities = _SECONDS if budget is None else budget.probabilities
+
     def run_of(part: str) -> Run:
         config = configs[part]
         if minutes is not None:
@@ -133,13 +143,15 @@ def train_best(parts: Parts, device: str, json: bool, minutes: float | None = No
                 "The same command goes on."
             )
             raise Stopped(trained.signal)
-        calibrate_where_possible(run, graph, device, then="  and then the same command")
+        if part == "vectors":  # which answer alone, too (--method fast)
+            calibrate_where_possible(run, graph, device, "  and then the same command", _OF_VECTORS * for_probabilities)
     again = "The parts are saved; the same command goes on."
     seconds = None
-    if minutes is not None:
-        seconds = Budget.of(minutes, joined=True).left_for_weighing(60 * minutes - (time.perf_counter() - begin))
+    if budget is not None and minutes is not None:
+        seconds = budget.left_for_weighing(60 * minutes - (time.perf_counter() - begin))
         validation = weighing(validation_set(graph, runs["vectors"].config.training), graph)
-    _join(parts.out, runs["vectors"], runs["links"], graph, validation, device, again, json, seconds)
+    last = (1 - _OF_VECTORS) * for_probabilities
+    _join(parts.out, runs["vectors"], runs["links"], graph, validation, device, again, json, seconds, last)
 
 
 def _configs(parts: Parts, graph: Graph, device: str) -> dict[str, Config]:
@@ -199,8 +211,12 @@ def _join(
     again: str,
     json: bool,
     seconds: float | None = None,
+    for_probabilities: float | None = None,
 ) -> None:
-    """`again` says how to go on from where the weighing is stopped; `seconds` how long it may take."""
+    """`again` says how to go on from where the weighing is stopped; `seconds` how long it may take.
+
+    Probabilities are then made in as many seconds.
+    """
     from query2particles.joined import join as join_runs
     from query2particles.joining import Effort, queries_asked
     from query2particles.show import note, print_json, progress_bar
@@ -212,7 +228,7 @@ def _join(
         joined, fits = join_runs(
             out, vectors, links, graph, validation, device=device, seconds=seconds, progress=progress
         )
-    calibrate_where_possible(joined, graph, device)
+    calibrate_where_possible(joined, graph, device, seconds=for_probabilities)
     if json:
         print_json({"run": str(out), "search": joined.search._asdict(), "families": _families(joined, fits)})
         return

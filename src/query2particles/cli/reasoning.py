@@ -62,8 +62,11 @@ class TableName(StrEnum):
     csv = "csv"
 
 
-def calibrate_run(run: Run, graph: Graph, device: str) -> Calibration:
-    """Learn a run's probabilities from natural questions, and save them with their picture, where it can be drawn."""
+def calibrate_run(run: Run, graph: Graph, device: str, seconds: float | None = None) -> Calibration:
+    """Learn a run's probabilities from natural questions, and save them with their picture, where it can be drawn.
+
+    On a CPU, no more questions are asked than fit into the `seconds`.
+    """
     from query2particles.calibration import (
         RELIABILITY,
         plot_reliability,
@@ -86,7 +89,7 @@ def calibrate_run(run: Run, graph: Graph, device: str) -> Calibration:
     weights = weights_digest(run)  # taken first: should training save newer ones meanwhile, they have no calibration
     model, stored = run.model(graph, device), graph.without("valid")
     attach_stored(model, stored)
-    asked = questions_for(len(graph.entities), device)
+    asked = questions_for(len(graph.entities), device, seconds)
     with progress_bar("calibrating", asked["one_hop"] + asked["longer"] * (len(SHAPES) - 1)) as progress:
         fitted, judged = fit(model, stored, graph.at("test"), **asked, unions=training.unions, progress=progress)
     saved = save_calibration(run, replace(fitted, weights=weights))

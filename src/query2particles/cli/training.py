@@ -116,7 +116,7 @@ def train(
     from query2particles.config import configured, key_of
     from query2particles.distributed import processes, processes_in_all
     from query2particles.graph.folders import open_graph
-    from query2particles.planning import grown
+    from query2particles.planning import Budget, grown
     from query2particles.presets import preset as preset_named
     from query2particles.run import Run
     from query2particles.show import note, print_json, print_trained
@@ -221,7 +221,8 @@ def train(
             f"{'' if group is None else ', by one process or by torchrun'}"
         )
         raise Stopped(trained.signal)
-    calibrate_where_possible(run, opened, where)
+    seconds = None if minutes is None else Budget.of(minutes, joined=False).probabilities
+    calibrate_where_possible(run, opened, where, seconds=seconds)
     if not json:
         note(f"Saved in {run.folder}.{next_step(run, opened)}")
 
@@ -311,10 +312,10 @@ def train_watched(
         )
 
 
-def calibrate_where_possible(run: Run, graph: Graph, device: str, then: str = "") -> None:
-    """Let the run say how sure it is of its answers; where no queries or too few tell, it goes without.
+def calibrate_where_possible(run: Run, graph: Graph, device: str, then: str = "", seconds: float | None = None) -> None:
+    """Let the run say how sure it is of its answers; where no facts or too few tell, it goes without.
 
-    `then` is what else to do for whoever stops it.
+    `then` is what else to do for whoever stops it, and `seconds` how long it may take.
     """
     from query2particles.cli.reasoning import calibrate_run
     from query2particles.show import note
@@ -323,7 +324,7 @@ def calibrate_where_possible(run: Run, graph: Graph, device: str, then: str = ""
         with stoppable(
             "answers were given probabilities", f"The run is saved. To go on:  q2p calibrate {run.folder}{then}"
         ):
-            calibrate_run(run, graph, device)
+            calibrate_run(run, graph, device, seconds)
     except (UsageError, WorkloadError) as error:
         note(f"note: answers of this run will carry no probabilities: {error}")
 
