@@ -94,6 +94,12 @@ _KINDS = {
         "The same with good, bad and huge requests side by side: what is answered, what is lost, what memory "
         "does (`q2p bench soak`).",
     ),
+    "trust": (
+        "Trust",
+        "What a run claims of natural questions, and what test facts say, with training and validation facts stored "
+        "(`q2p bench trust --run RUN`). Ratios are against one curve for all relations, fitted to queries that miss an "
+        "answer.",
+    ),
 }
 """What a bench is called on the page, and what it does, by the beginning of its file's name."""
 _DEVICES = {"cuda": " on a GPU", "cpu": " on a CPU", "": ""}
