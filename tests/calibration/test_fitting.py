@@ -154,10 +154,19 @@ def test_a_missing_answer_of_a_wrong_kind_is_a_sample_too() -> None:
 
 
 def test_fewer_questions_are_asked_of_larger_graphs() -> None:
-    asked = [questions_for(entities, "cpu")["one_hop"] for entities in (100, 10_000, 10_001, 10**5, 10**8)]
-    assert asked == sorted(asked, reverse=True)
-    assert asked[0] == asked[1] > asked[2]
-    assert questions_for(10**8, "cuda")["one_hop"] > asked[0]
+    asked = [questions_for(entities, "cpu") for entities in (100, 10_000, 10_001, 10**5, 10**8)]
+    for name in ("one_hop", "longer"):
+        assert [one[name] for one in asked] == sorted((one[name] for one in asked), reverse=True)
+        assert questions_for(10**8, "cuda")[name] > asked[0][name]
+    assert asked[0] == asked[1]
+    assert asked[1]["longer"] > asked[2]["longer"] > asked[3]["longer"]
+
+
+def test_fewer_questions_are_asked_in_less_time() -> None:
+    usual, hurried, at_once = (questions_for(25_000, "cpu", seconds) for seconds in (None, 10.0, 0.001))
+    for name in ("one_hop", "longer"):
+        assert usual[name] > hurried[name] > at_once[name] > 0
+    assert questions_for(25_000, "cpu", 1e6) == usual
 
 
 def test_what_is_judged_as_what() -> None:

@@ -543,7 +543,7 @@ def test_queries_of_a_folder_and_shapes_and_unions(tmp_path: Path, graph: Path, 
 def test_baselines_on_a_graph_and_on_the_graph_of_a_run(graph: Path, run: Path, call: Call, method: str) -> None:
     words = ("--method", method, "--limit", "5", "--shapes", "1p,2i")
     told = call.json("evaluate", graph, *words)
-    assert (told["method"], told["config"], told["train_seconds"]) == (method, {"unions": "native"}, 0)
+    assert (told["method"], told["config"], told["train_seconds"]) == (method, {"unions": "native", "alone": False}, 0)
     assert told["shapes"] == call.json("evaluate", run, *words)["shapes"]
 
 

@@ -69,7 +69,7 @@ _PENALTY = 30.0
 
 _ON_CPU: tuple[tuple[float, dict[str, int]], ...] = (
     (10_000, {"one_hop": 4000, "longer": 200}),
-    (40_000, {"one_hop": 3000, "longer": 100}),
+    (40_000, {"one_hop": 4000, "longer": 100}),
     (200_000, {"one_hop": 4000, "longer": 50}),
     (math.inf, {"one_hop": 500, "longer": 10}),
 )

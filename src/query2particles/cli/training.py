@@ -133,7 +133,8 @@ def train(
     to_resume = resume is not None and method is None
     if method is None and not to_resume and (graph is None or out is None):
         raise UsageError("name a GRAPH and the run folder to make (--out RUN), or a run to go on with (--resume)")
-    start_from = preset or ("small" if device_named(device) == "cpu" else "default")
+    small = config is None and device_named(device) == "cpu"  # a file of settings says what differs from the default
+    start_from = preset or ("small" if small else "default")
     if to_train == "best" and not to_resume:
         from query2particles.cli.joining import Parts, train_best
 
