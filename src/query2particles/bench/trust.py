@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -265,11 +265,6 @@ def _new_facts(graph: Graph, generator: np.random.Generator) -> Ints:
     """(m, 3): test facts as they are stored."""
     edges, before = graph.at("test"), graph.at("valid")
     heads, relations = edges.heads_and_relations()
-    packed, known = ((keys * edges.entities + tails) for keys, tails in map(_columns, (edges, before)))
-    new = np.flatnonzero((relations % 2 == 0) & ~np.isin(packed, known))
+    new = np.flatnonzero((relations % 2 == 0) & ~np.isin(edges.packed(), before.packed()))
     some = generator.choice(new, min(_FACTS, len(new)), replace=False)
     return np.stack([heads[some], relations[some], edges.tails[some].astype(np.int64)], axis=1)
-
-
-def _columns(edges: Edges) -> tuple[Any, Any]:
-    return np.repeat(edges.keys, edges.row_lengths[:-1]), edges.tails

@@ -42,9 +42,6 @@ _AT_ONCE = 4096
 _DENSE = 16
 """Where so many times as many pairs of heads and tails exist as are asked for, or fewer, all are scored."""
 
-_LOWEST, _HIGHEST = -7.0, 7.0
-"""Bounds of the logarithm of a lift."""
-
 _NO_WALK = 1e-5
 """In place of the chance of a walk where none leads to the other end."""
 
@@ -121,7 +118,7 @@ class FactFeatures:
         each, which = np.unique(entities * self.edges.relations + roles, return_inverse=True)
         entity, role = np.divmod(each, self.edges.relations)
         counts = self.edges.lengths_of(entity, role)
-        lift = np.clip(np.log(np.maximum(self.kinds.lift(entity, role), 1e-9)), _LOWEST, _HIGHEST)
+        lift = self.kinds.log_lift(entity, role)
         lift[counts > 0] = 0.0  # who has the relation is of the right kind
         usual = np.log((counts + 0.5) / (self.kinds.usual(entity, role) + 0.5))
         return counts[which], np.log(self.rates(role, counts))[which], lift[which], usual[which]

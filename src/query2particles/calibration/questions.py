@@ -6,13 +6,14 @@ Of an entity v and a question with exact answers on the stored facts,
     score         s(v) − log Σ exp s(u) over the open entities u, those that stored facts neither name nor rule out
     lead          the best of these
     total         log Σ exp s(u) itself: where scores are logarithms of truths, how much is open at all
-    known         log (1 + the number of known answers)
     room          the logarithm of how many answers may be missing (below)
     conditions    how many hops that lead to the answer no stored fact satisfies for v
     kind, role    the lift of v as a tail of the last relation (`graph/kinds`), and log (1 + how often it is one)
     room at v     the logarithm of how many facts of that relation v is short of; of this, of kind and role, the least
                   of an intersection's branches counts, the largest of a union's
-    hops          how many there are in a row
+
+and of a known answer that a missing fact may take back its score, negated, lead, log (1 + the number of known answers),
+the room of complemented parts (room against), and how many hops there are in a row.
 
 The number of answers that may be missing goes up the tree. A hop is short of what its sources are short of (`rates`),
 and of as many tails as are usual for each source that is missing; an intersection is short of what a branch is short
@@ -49,8 +50,8 @@ KNOWN = ("low score", "lead", "known", "room against", "hops")
 """Those of a known answer of a question with a complement, which a missing fact may take back."""
 
 _SMALLEST = 1e-6
-_LOWEST, _HIGHEST = -7.0, 7.0
-"""Bounds of the logarithm of a lift."""
+_ANYTHING = 7.0
+"""In place of kind, role and room where no relation leads to the answer."""
 
 _LARGEST_TOTAL = 50.0
 
@@ -192,14 +193,14 @@ class QuestionFeatures:
             if number in last and node.operator is Project:
                 roles = np.repeat(self.ids[:, node.position] ^ 1, entities.shape[1])
                 often = self.edges.lengths_of(flat, roles)
-                lift = np.clip(np.log(np.maximum(self.kinds.lift(flat, roles), _SMALLEST)), _LOWEST, _HIGHEST)
+                lift = self.kinds.log_lift(flat, roles)
                 room = np.log(self.rates(roles, often)) + np.where(often == 0, lift, 0.0)
                 found.append(np.stack([lift, np.log1p(often), room]).reshape(3, *entities.shape))
             elif number in last and node.operator in (Intersect, Union):
                 join = np.minimum if node.operator is Intersect else np.maximum
                 found.append(reduce(join, [found[one] for one in node.below]))
             else:
-                found.append(np.full((3, *entities.shape), _HIGHEST))
+                found.append(np.full((3, *entities.shape), _ANYTHING))
         return found[-1]
 
 

@@ -213,6 +213,10 @@ class Edges:
         """Of every edge, in the order of `tails`."""
         return np.divmod(np.repeat(self.keys, self.row_lengths[:-1]), self.relations)
 
+    def packed(self) -> npt.NDArray[np.int64]:
+        """A number for each edge, in the order of `tails`: equal just for equal edges of two levels of one graph."""
+        return np.repeat(self.keys, self.row_lengths[:-1]) * self.entities + self.tails
+
     @cached_property
     def row_lengths(self) -> Ints:
         """(rows + 1,): the number of tails of each row, none for `no_row`."""

@@ -90,8 +90,8 @@ class Graph:
         above, own, below = self.at("test"), self.at(split), self.at(smaller(split))
         if above.large:
             return below
-        added = np.setdiff1d(_packed(own), _packed(below), assume_unique=True)
-        kept = np.isin(_packed(above), added, assume_unique=True, invert=True)
+        added = np.setdiff1d(own.packed(), below.packed(), assume_unique=True)
+        kept = np.isin(above.packed(), added, assume_unique=True, invert=True)
         heads, relations = above.heads_and_relations()
         forward = kept & (relations % 2 == 0)
         return Edges.of(
@@ -189,11 +189,6 @@ class Graph:
         if graph.facts() != facts:
             raise unreadable(folder, f"{_MANIFEST} counts other facts than there are")
         return graph
-
-
-def _packed(edges: Edges) -> Ints:
-    """A number for each edge."""
-    return np.repeat(edges.keys, edges.row_lengths[:-1]) * edges.entities + edges.tails
 
 
 def checked_about(about: object) -> dict[str, Any]:

@@ -34,6 +34,9 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 _LOST = 0.005
 """The share of legal single roles that may be ruled out."""
 
+_FURTHEST = 7.0
+"""No logarithm of a lift is further from 0."""
+
 _SINGLE = 200_000
 """So many single roles, at most, tell how low a lift legal ones have."""
 
@@ -57,6 +60,10 @@ class Kinds:
         found = np.where(np.bincount(pair, minlength=len(entities)) > 0, 0.0, 1.0)
         np.maximum.at(found, pair, lifts)
         return found
+
+    def log_lift(self, entities: Ints, roles: Ints) -> Floats:
+        """The logarithm of the lift, within bounds: a role that nothing speaks for is −∞ otherwise."""
+        return np.clip(np.log(np.maximum(self.lift(entities, roles), 1e-9)), -_FURTHEST, _FURTHEST)
 
     def usual(self, entities: Ints, roles: Ints) -> Floats:
         """How many facts of each role are usual for an entity with as many facts of its other roles, elementwise (m,).
