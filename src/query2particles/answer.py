@@ -640,7 +640,7 @@ class Reasoner:
 
         entities = np.where(np.isfinite(ranking.best_scores), ranking.best, -1)
         probabilities = self.judge.open(shape, ids, ranking, ranking.best_scores, entities)
-        return _Judged(probabilities, self.judge.missing(shape, probabilities[:, :POOL]))
+        return _Judged(probabilities, probabilities[:, :POOL].sum(1))
 
     def _chosen(
         self,

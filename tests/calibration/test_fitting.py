@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pytest
 
 from query2particles.answer import Answered, Question, Ranked, Reasoner
-from query2particles.calibration import POOL, Calibration, Judged, calibrate, fitting, questions_for
-from query2particles.calibration.calibration import ANY, ONE_HOP, name_of, summed
+from query2particles.calibration import Calibration, Judged, calibrate, questions_for
+from query2particles.calibration.calibration import ANY, ONE_HOP, name_of
 from query2particles.calibration.fitting import _Gathered
 from query2particles.calibration.rates import Rates
 from query2particles.engine.exact import Exact, exact_answers
@@ -176,27 +176,6 @@ def test_what_is_judged_as_what() -> None:
         "2u": "union",
         "2in": "intersection",
     }
-
-
-def test_how_many_answers_are_missing_beyond_the_best() -> None:
-    """The least likely fifth of a full pool stands for what is not in it."""
-    few = np.array([[0.5, 0.25], [0.0, 0.0]])
-    assert [part.tolist() for part in summed(few)] == [[0.75, 0.0], [0.0, 0.0]]
-    full = np.full((1, POOL), 0.5)
-    full[0, : POOL // 5] = 0.1
-    own, others = summed(full)
-    assert own[0] == pytest.approx(0.8 * POOL * 0.5 + 0.2 * POOL * 0.1)
-    assert others[0] == pytest.approx(POOL * 0.1)
-    missing = np.array([30])
-    weight = 1 / (1 + own + others)
-    by_hand = float((weight * others * (missing - own))[0] / ((weight * others**2)[0] + 1.0))
-    assert fitting._fit_beyond(full, missing) == pytest.approx(by_hand)
-    assert fitting._fit_beyond(full, np.array([0])) == 0, "never fewer than the best claim"
-    calibration = Calibration.by_scores(TRUTH, 8)
-    assert calibration.missing("union", full)[0] == pytest.approx(own[0])
-    several = Calibration(calibration.facts, calibration.questions, None, calibration.rates, {ANY: 0.5, "union": 2.0})
-    assert several.missing("union", full)[0] == pytest.approx(own[0] + 2 * others[0])
-    assert several.missing("hops", full)[0] == pytest.approx(own[0] + 0.5 * others[0])
 
 
 def test_what_is_written_is_read_again() -> None:

@@ -112,9 +112,8 @@ def damaged(document: Any, *path: str, to: Any) -> str:
         lambda document: damaged(document, "facts", "features", to=["one"]),
         lambda document: damaged(document, "questions", to={}),
         lambda document: damaged(document, "questions", "hops", "bias", to=float("nan")),
+        lambda document: damaged(document, "questions", "hops", "features", to=["facts", "score"] + 7 * ["other"]),
         lambda document: damaged(document, "lost", to=[]),
-        lambda document: damaged(document, "beyond", to={}),
-        lambda document: damaged(document, "beyond", "any", to=-1),
         lambda document: damaged(document, "rates", "missing", to=[[0.1]]),
         lambda document: damaged(document, "figures", to={"one hop": {}}),
     ],
@@ -124,3 +123,11 @@ def test_a_damaged_file_is_an_error_that_says_what_to_do(run: Run, damage: Any) 
     path.write_text(damage(json.loads(path.read_text())))
     with pytest.raises(RunError, match=f"cannot be read.*q2p calibrate {run.folder}"):
         read_calibration(run)
+
+
+def test_features_of_facts_that_the_model_does_not_have(run: Run) -> None:
+    path = run.folder / CALIBRATION
+    names = json.loads(path.read_text())["facts"]["features"]
+    path.write_text(damaged(json.loads(path.read_text()), "facts", "features", to=["other", *names[1:]]))
+    with pytest.raises(RunError, match="q2p calibrate RUN"):
+        Reasoner.open(run.folder).answer("Canada.^citizen_of")

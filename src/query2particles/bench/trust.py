@@ -154,7 +154,7 @@ def _measure(result: Bench, reasoner: Reasoner, judge: Judge, batch: Batch, prog
                 own = labels[shape].take(np.arange(rows.start, rows.stop))
                 there = np.isfinite(ranking.best_scores)
                 p = judge.open(shape, ids[rows], ranking, ranking.best_scores, np.where(there, ranking.best, -1))
-                numbers[name].append((own.hard.sizes.astype(np.int64), judge.missing(shape, p)))
+                numbers[name].append((own.hard.sizes.astype(np.int64), p.sum(1)))
                 order = np.argsort(-np.where(there, p, -1), axis=1, kind="stable")[:, :_SHOWN]
                 there, p, entities, scores = (
                     np.take_along_axis(one, order, axis=1) for one in (there, p, ranking.best, ranking.best_scores)

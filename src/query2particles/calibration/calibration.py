@@ -9,7 +9,6 @@ A calibration belongs to weights: it lies beside them in the run folder and says
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,17 +20,18 @@ import numpy.typing as npt
 
 from query2particles.calibration.additive import Additive
 from query2particles.calibration.facts import FactFeatures
-from query2particles.calibration.questions import OPEN, QuestionFeatures, family_of, last_relation
+from query2particles.calibration.questions import KNOWN, OPEN, QuestionFeatures, family_of, last_relation
 from query2particles.calibration.rates import Rates
 from query2particles.calibration.reliability import Figures
 from query2particles.engine.method import Method
 from query2particles.engine.plausible import Plausible
 from query2particles.engine.sets import Sets
+from query2particles.errors import RunError
 from query2particles.graph.edges import Edges, Ints
 from query2particles.query.algebra import SHAPES, Query
 from query2particles.ranking import Contexts
 
-__all__ = ["ANY", "ONE_HOP", "POOL", "Calibration", "Judge", "Ranked", "name_of", "summed"]
+__all__ = ["ANY", "ONE_HOP", "POOL", "Calibration", "Judge", "Ranked", "name_of"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -44,17 +44,6 @@ ONE_HOP, ANY = "one hop", "any"
 
 _SELDOM_LOST = 0.99
 """How likely known answers stay, where too few were lost to tell how often that happens."""
-
-
-def summed(probabilities: Floats) -> tuple[Floats, Floats]:
-    """Of the probabilities (n, k) of the best open entities: their sum (n,), and what they say about all others (n,).
-
-    Where the least likely of them are still likely, answers are missing that are not among them.
-    """
-    total = probabilities.sum(1)
-    if probabilities.shape[1] < POOL:
-        return total, np.zeros(len(total))
-    return total, POOL * np.sort(probabilities, axis=1)[:, : POOL // 5].mean(1)
 
 
 def name_of(shape: Query) -> str:
@@ -82,9 +71,6 @@ class Calibration:
     lost: Additive | None
     """That a missing fact takes back a known answer of a question with a complement; None where too few were lost."""
     rates: Rates
-    beyond: Mapping[str, float]
-    """By family: how many more answers are missing beyond the best open entities, for each that the least likely of
-    these stand for (`summed`)."""
     figures: Mapping[str, Figures] = field(default_factory=lambda: MappingProxyType({}))
     weights: str = ""
     """The SHA-256 of the weights that it was fitted to."""
@@ -98,16 +84,10 @@ class Calibration:
             return Additive(tuple(names), weights, 0.5, ((0.0, 0.02), (1.0, 0.9)), {}, (0.0,) * len(names))
 
         facts, longer = additive(FactFeatures.names_for(model)), additive(OPEN)
-        return Calibration(facts, {ANY: longer}, None, Rates.constant(relations), {ANY: 0.0})
+        return Calibration(facts, {ANY: longer}, None, Rates.constant(relations))
 
     def of_family(self, family: str) -> Additive:
         return self.questions.get(family) or self.questions[ANY]
-
-    def missing(self, family: str, probabilities: Floats) -> Floats:
-        """(n,): how many answers are expected to be missing, by the probabilities of the best open entities (n, k)."""
-        own, others = summed(probabilities)
-        found: Floats = own + self.beyond.get(family, self.beyond[ANY]) * others
-        return found
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -117,7 +97,6 @@ class Calibration:
             "questions": {name: one.as_json() for name, one in self.questions.items()},
             "lost": None if self.lost is None else self.lost.as_json(),
             "rates": self.rates.as_json(),
-            "beyond": dict(self.beyond),
             "figures": {name: one.as_json() for name, one in self.figures.items()},
         }
 
@@ -126,17 +105,16 @@ class Calibration:
         if document["format"] != _FORMAT:
             raise ValueError(f"format {document['format']}, where this version reads {_FORMAT}")
         questions = {str(name): Additive.from_json(one) for name, one in document["questions"].items()}
-        beyond = {str(name): float(one) for name, one in document["beyond"].items()}
+        lost = None if document["lost"] is None else Additive.from_json(document["lost"])
         if ANY not in questions:
             raise ValueError("nothing that was fitted for any question")
-        if ANY not in beyond or not all(math.isfinite(one) and one >= 0 for one in beyond.values()):
-            raise ValueError("numbers of missing answers that are negative or not finite, or none for any question")
+        if any(one.names != OPEN for one in questions.values()) or (lost is not None and lost.names != KNOWN):
+            raise ValueError("features of longer questions that this version does not have")
         return Calibration(
             Additive.from_json(document["facts"]),
             questions,
-            None if document["lost"] is None else Additive.from_json(document["lost"]),
+            lost,
             Rates.from_json(document["rates"]),
-            beyond,
             {str(name): Figures.from_json(one) for name, one in document["figures"].items()},
             str(document["weights"]),
         )
@@ -150,6 +128,13 @@ class Judge:
     model: Method[Any]
     edges: Edges
     plausible: Plausible
+
+    def __post_init__(self) -> None:
+        if self.calibration.facts.names != FactFeatures.names_for(self.model):
+            raise RunError(
+                "the calibration was fitted to other features of facts than this model has: q2p calibrate RUN makes it "
+                "anew"
+            )
 
     @cached_property
     def features(self) -> FactFeatures:
@@ -200,10 +185,6 @@ class Judge:
         if self.calibration.lost is None:
             return np.full(scores.shape, _SELDOM_LOST)
         return 1 - self.calibration.lost(self._questions(shape, ids, ranked).of_known(scores))
-
-    def missing(self, shape: Query, probabilities: Floats) -> Floats:
-        """(n,): how many answers are expected to be missing, from what the best open entities have (n, k)."""
-        return self.calibration.missing(name_of(shape), probabilities)
 
     def _questions(self, shape: Query, ids: Ints, ranked: Ranked) -> QuestionFeatures:
         return QuestionFeatures(shape, ids, ranked.nodes, ranked.contexts, self.features, self.guessed_facts)

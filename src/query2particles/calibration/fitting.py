@@ -22,7 +22,7 @@ import numpy.typing as npt
 from scipy.special import expit
 
 from query2particles.calibration.additive import Additive, Samples, line_through
-from query2particles.calibration.calibration import ANY, ONE_HOP, POOL, Calibration, name_of, summed
+from query2particles.calibration.calibration import ANY, ONE_HOP, POOL, Calibration, name_of
 from query2particles.calibration.facts import FactFeatures
 from query2particles.calibration.questions import KNOWN, OPEN, QuestionFeatures, last_relation
 from query2particles.calibration.rates import Rates
@@ -47,9 +47,6 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 
 _RANDOM = 10
 """Of each one-hop question, as many random entities are judged beside the best ones."""
-
-_HELD = 1.0
-"""Holds what few questions tell about the answers beyond the best open entities down to none."""
 
 _FEWEST = 10
 """With fewer true samples nothing is fitted."""
@@ -152,8 +149,6 @@ class _Gathered:
         self.samples: dict[str, list[Samples]] = {}
         self.best: dict[str, list[Samples]] = {}
         """Of the best open entities alone."""
-        self.missing: dict[str, list[Ints]] = {}
-        """How many answers each question misses."""
         self.relation: dict[str, list[Ints]] = {}
         self.asked: Counter[str] = Counter()
         """How many questions of each name there were: they are numbered in turn."""
@@ -194,7 +189,6 @@ class _Gathered:
                 self._keep(_LOST, self._known(features, labels, ranking, first))
         self.best.setdefault(name, []).append(best)
         self.relation.setdefault(name, []).append(relation[rows])
-        self.missing.setdefault(name, []).append(labels.hard.sizes.astype(np.int64))
         self.asked[name] += len(ids)
 
     @cached_property
@@ -255,23 +249,18 @@ class _Gathered:
             samples[ANY] = Samples.joined(longer)
         fits = {name: fit for name, one in samples.items() if (fit := self._fit(name, one)) is not None}
         fits[ONE_HOP] = self.of_facts
-        judged, beyond = {}, {ANY: 0.0}
+        judged = {}
         for name, parts in self.best.items():
             best = Samples.joined(parts)
             fit = fits.get(name) or fits.get(ANY)
             claimed = np.zeros(len(best.true)) if fit is None else fit.of_unseen(best)
-            missing = np.concatenate(self.missing[name])
-            pool = np.zeros((len(missing), POOL))
-            place = np.arange(len(best.question)) - np.searchsorted(best.question, best.question)
-            pool[best.question, place] = claimed
-            beyond[name] = _fit_beyond(pool, missing)
             relation = np.concatenate(self.relation[name])
             judged[name] = Judged(claimed, best.true, best.question, relation, best.weight)
         figures = {name: one.figures() for name, one in judged.items() if len(one.claimed)}
         longer_ones = {name: one.whole for name, one in fits.items() if name not in (ONE_HOP, _LOST)}
         questions = {ANY: _by_facts(), **longer_ones}
         lost = fits[_LOST].whole if _LOST in fits else None
-        return Calibration(self.of_facts.whole, questions, lost, self.rates, beyond, figures), judged
+        return Calibration(self.of_facts.whole, questions, lost, self.rates, figures), judged
 
     def _fit(self, name: str, samples: Samples) -> _Fit | None:
         """None where there are too few samples to learn from."""
@@ -338,13 +327,3 @@ def _by_facts() -> Additive:
     """Where too few longer questions tell more, what single facts say."""
     weights = tuple(float(name == "facts") for name in OPEN)
     return Additive(OPEN, weights, 0.0, ((0.0, 1e-6), (1.0, 1 - 1e-6)), {}, (0.0,) * len(OPEN))
-
-
-def _fit_beyond(probabilities: Floats, missing: Ints) -> float:
-    """How many answers beyond the best open entities come closest to the numbers of missing answers (n,).
-
-    Large numbers vary more, and count less.
-    """
-    own, others = summed(probabilities)
-    each = 1 / (1 + own + others)
-    return max(0.0, float(each * others @ (missing - own)) / (float(each * others @ others) + _HELD))
