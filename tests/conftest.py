@@ -65,11 +65,11 @@ def atlas_run(tmp_path_factory: pytest.TempPathFactory, atlas: Graph) -> Path:
     Processes that test side by side share it: whoever comes first trains, the others wait.
     """
     from query2particles.calibration import CALIBRATION
-    from query2particles.cli.reasoning import calibrate_run
     from query2particles.config import configured
     from query2particles.presets import preset
     from query2particles.run import Run
     from query2particles.train import train
+    from query2particles.training.fit import calibrate_run
     from trainings import fewer_questions
 
     own = tmp_path_factory.getbasetemp()

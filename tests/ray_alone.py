@@ -13,7 +13,7 @@ from typing import Any
 import ray
 from ray.cluster_utils import Cluster as Nodes
 
-from query2particles.answer import Answered, Question, Reasoner
+from query2particles.answer import Answers, Question, Reasoner
 from query2particles.cluster import Cluster
 from query2particles.errors import Query2ParticlesError, ShardsLostError
 from query2particles.query.algebra import ground
@@ -63,9 +63,9 @@ def main(folder: Path) -> dict[str, Any]:
     return told
 
 
-def _told(one: Answered | Query2ParticlesError) -> dict[str, Any]:
-    assert isinstance(one, Answered), one
-    ids = [answer.entity for answer in one.answers]
+def _told(one: Answers | Query2ParticlesError) -> dict[str, Any]:
+    assert isinstance(one, Answers), one
+    ids = [answer.entity_id for answer in one.answers]
     return {**one.as_json(), "ids": ids}
 
 

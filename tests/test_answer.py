@@ -18,7 +18,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from literal import Literal
-from query2particles.answer import Answered, Question, Ranked, Reasoner, ask, predict
+from query2particles.answer import Answers, Question, Ranked, Reasoner, ask, predict
 from query2particles.calibration import Additive, Calibration
 from query2particles.calibration.calibration import ANY
 from query2particles.calibration.facts import FactFeatures
@@ -89,9 +89,9 @@ def test_the_best_entities_are_named_and_the_known_ones_marked(query: Query, k: 
     assert len(found) == min(k, len(open_ones))
     assert [one.score for one in found] == pytest.approx(sorted(open_ones, reverse=True)[:k], abs=1e-4)
     for one in found:
-        assert one.score == pytest.approx(scores[one.entity], abs=1e-4)
-        assert one.known == (one.entity in known)
-        assert (one.name, one.label) == (GRAPH.entities.name(one.entity), GRAPH.entities.label(one.entity))
+        assert one.score == pytest.approx(scores[one.entity_id], abs=1e-4)
+        assert one.known == (one.entity_id in known)
+        assert (one.name, one.label) == (GRAPH.entities.name(one.entity_id), GRAPH.entities.label(one.entity_id))
 
 
 @given(query=queries(ENTITIES, EDGES.relations // 2), k=st.integers(1, 40), split=st.sampled_from(SPLITS))
@@ -110,7 +110,7 @@ def test_stored_facts_as_a_method_rank_their_own_answers_first() -> None:
     query = Project(Anchor(int(EDGES.keys[0]) // EDGES.relations), int(EDGES.keys[0]) % EDGES.relations)
     answers = exact_answers_of(EDGES, query)[0].tolist()
     found = predict(GRAPH, Exact(EDGES), query, k=len(answers) + 2, split="train")
-    assert [one.entity for one in found if one.known] == answers  # equal scores: by id
+    assert [one.entity_id for one in found if one.known] == answers  # equal scores: by id
     assert [one.known for one in found] == [True] * len(answers) + [False] * 2
 
 
@@ -141,7 +141,7 @@ def test_unions_are_answered_as_asked() -> None:
         found = predict(GRAPH, MODEL, query, k=ENTITIES, unions=unions)
         assert len(found) > ENTITIES // 2
         for one in found:
-            assert one.score == pytest.approx(expected[unions][one.entity], abs=1e-4)
+            assert one.score == pytest.approx(expected[unions][one.entity_id], abs=1e-4)
     with pytest.raises(UsageError, match="de-morgan"):
         predict(GRAPH, MODEL, query, unions="other")  # type: ignore[arg-type]
 
@@ -174,7 +174,7 @@ def text_of(query: Query) -> str:
     return format_query(query, LEXICON)
 
 
-def ranked(answered: Answered) -> list[Ranked]:
+def ranked(answered: Answers) -> list[Ranked]:
     found = [answer for answer in answered.answers if isinstance(answer, Ranked)]
     assert len(found) == len(answered.answers)
     return found
@@ -254,11 +254,11 @@ def test_answers_carry_status_and_probability_by_their_definition(query: Query, 
     assert answered.folded == ()
     assert len(found) == min(k, len(expected))
     for one in found:
-        assert one.probability == pytest.approx(expected[one.entity], abs=1e-5)
-        assert one.score == pytest.approx(scores[one.entity], abs=1e-4)
+        assert one.probability == pytest.approx(expected[one.entity_id], abs=1e-5)
+        assert one.score == pytest.approx(scores[one.entity_id], abs=1e-4)
         sure = "supported" if has_complement(query) else "known"
-        assert one.status == (sure if one.entity in known else "predicted")
-        assert one.known == (one.entity in known)
+        assert one.status == (sure if one.entity_id in known else "predicted")
+        assert one.known == (one.entity_id in known)
     probabilities = [one.probability for one in found]
     assert probabilities == sorted(probabilities, key=lambda one: -(one or 0))
     best = sorted(expected.values(), reverse=True)[:k]
@@ -283,7 +283,7 @@ def test_guesses_are_folded_where_less_than_half_an_answer_is_missing(query: Que
 
 def test_some_questions_look_complete_and_some_do_not() -> None:
     asked = [Question(f"e{entity}.r{relation}") for entity in range(ENTITIES) for relation in range(4)]
-    found = [one.complete for one in REASONER.answer_many(asked) if isinstance(one, Answered)]
+    found = [one.complete for one in REASONER.answer_many(asked) if isinstance(one, Answers)]
     assert set(found) == {True, False}
 
 
@@ -323,7 +323,7 @@ def test_the_particle_is_the_one_with_the_best_inner_product(query: Query) -> No
         products = (state[0] @ MODEL.entities.T).tolist()  # (w, N)
     for one in ranked(REASONER.answer(Question(text_of(query), k=ENTITIES, guesses="always"))):
         assert one.particle is not None
-        own = [row[one.entity] for row in products]
+        own = [row[one.entity_id] for row in products]
         assert own[one.particle] == pytest.approx(max(own), rel=1e-4, abs=1e-4)
 
 
@@ -372,8 +372,8 @@ def test_more_questions_than_fit_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("query2particles.engine.ranks._MOST_ROWS", 3)
     monkeypatch.setattr("query2particles.ranking._CHOSEN_NUMBERS", 1)
     for found, other in zip(REASONER.answer_many(asked), expected, strict=True):
-        assert isinstance(found, Answered)
-        assert isinstance(other, Answered)
+        assert isinstance(found, Answers)
+        assert isinstance(other, Answers)
         assert found.question == other.question
         for one, expects in zip(ranked(found), ranked(other), strict=True):
             assert (one.name, one.particle) == (expects.name, expects.particle)
@@ -457,7 +457,7 @@ def test_a_map_is_a_view_of_the_vectors() -> None:
     shape, ids = abstract(REASONER.parse(question.text))
     with torch.no_grad():
         (state,) = execute(compile_shapes((shape,), Q2P.kind), MODEL, [torch.tensor([ids])])
-        vectors = torch.cat([MODEL.entities[[point.answer.entity for point in found.points]], state[0]])
+        vectors = torch.cat([MODEL.entities[[point.answer.entity_id for point in found.points]], state[0]])
         vectors = vectors / vectors.norm(dim=1, keepdim=True)
     places = torch.tensor([[point.x, point.y] for point in found.points] + [list(place) for place in found.particles])
     assert len(places) == len(vectors)
@@ -534,9 +534,9 @@ def test_no_guess_is_what_stored_facts_rule_out(atlas: Graph, atlas_run: Path, n
     for row, text in enumerate(questions):
         never = set(ruled_out[row].tolist())
         for answer in reasoner.answer(Question(text, k=20, guesses="always")).answers:
-            assert answer.entity not in never
+            assert answer.entity_id not in never
         by_the_model = reasoner.answer(Question(text, k=20, method="neural")).answers
-        named_by_the_model += sum(answer.entity in never for answer in by_the_model)
+        named_by_the_model += sum(answer.entity_id in never for answer in by_the_model)
         for entity in sorted(never)[:1]:
             assert reasoner.explain(text, entity).probability == 0
     assert named_by_the_model > 0

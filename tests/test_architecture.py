@@ -44,9 +44,11 @@ FLOORS = [
     {"spread", "answer", "endings"},
     {"score", "train"},
     {"planning"},
+    {"training"},
     {"tune", "reproduce", "bench", "report", "demo"},
     {"serve"},
     {"show"},
+    {"answering"},
     {"cli", "__init__", "__main__"},
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
@@ -80,6 +82,7 @@ def test_imports_only_go_down(module: Path) -> None:
         return
     for other in imported_rooms(ast.parse((SOURCE / module).read_text("utf-8"))) - {room}:
         allowed = FLOOR_OF[other] < FLOOR_OF[room] or (room, other) in {("cli", "__init__")}
+        allowed |= (module.as_posix(), other) == ("graph/graph.py", "query")  # graph["name"] begins a question
         if other == "__init__":  # `from query2particles import __version__`
             allowed = room in ("cli", "bench", "run", "joined", "serve")
         assert allowed, f"{module} imports {other}, which is not below {room}"

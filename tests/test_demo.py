@@ -88,8 +88,8 @@ def test_guesses_are_news_and_held_out_facts_judge_them(atlas: Graph) -> None:
         assert len(guessed.guesses) == 5
         for guess, confirmed in guessed.guesses:
             assert not guess.known
-            assert guess.entity not in known
-            assert confirmed == (guess.entity in true)
+            assert guess.entity_id not in known
+            assert confirmed == (guess.entity_id in true)
         assert sum(confirmed for _, confirmed in guessed.guesses) == min(5, guessed.missing)
 
 

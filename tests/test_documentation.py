@@ -38,6 +38,17 @@ def test_the_five_lines_print_what_the_readme_says() -> None:
     assert f"prints\n\n```\n{printed.getvalue()}```" in text
 
 
+def test_the_python_page_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = "\n".join(blocks(ROOT / "docs" / "python.md", "python"))
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(program, "python.md", "exec"), {})
+    assert "Graph('atlas', 6,227 entities" in printed.getvalue()
+    assert "French.^speaks & !Canada.^citizen_of" in printed.getvalue()
+    assert "This run is" in printed.getvalue()
+
+
 @pytest.mark.parametrize("language", ["path", "logic", "sparql", "json"])
 def test_questions_of_the_language_page(atlas: Graph, language: Syntax) -> None:
     lexicon = Lexicon(atlas)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from query2particles.answer import Answered, Question, Ranked, Reasoner
+from query2particles.answer import Answers, Question, Ranked, Reasoner
 from query2particles.calibration import calibrate
 from query2particles.engine.disjuncts import Disjuncts
 from query2particles.engine.method import lacking
@@ -175,10 +175,10 @@ def test_answers_come_through_the_reasoner(method: str, runs: dict[str, Run]) ->
     texts = [format_query(query, reasoner.lexicon) for query in queries]
     together = reasoner.answer_many([Question(text, k=40, method="neural") for text in texts])
     for text, query, found in zip(texts, queries, together, strict=True):
-        assert isinstance(found, Answered)
+        assert isinstance(found, Answers)
         assert found.query == query
         scores = [one.score for one in found.answers if isinstance(one, Ranked)]
-        assert len(scores) == len({one.entity for one in found.answers}) == len(GRAPH.entities)
+        assert len(scores) == len({one.entity_id for one in found.answers}) == len(GRAPH.entities)
         assert np.isfinite(scores).all()
         assert scores == sorted(scores, reverse=True)
         alone = reasoner.answer(Question(text, k=3, method="neural"))
@@ -199,10 +199,10 @@ def test_what_a_method_lacks_is_refused_with_advice(method: str, runs: dict[str,
             reasoner.answer(text)
         before, refused, after = reasoner.answer_many([Question(fine), Question(text), Question(fine)])
         assert isinstance(refused, UnsupportedError)
-        alone = [one.entity for one in reasoner.answer(fine).answers]
+        alone = [one.entity_id for one in reasoner.answer(fine).answers]
         for found in (before, after):
-            assert isinstance(found, Answered)
-            assert [one.entity for one in found.answers] == alone
+            assert isinstance(found, Answers)
+            assert [one.entity_id for one in found.answers] == alone
         assert reasoner.answer(Question(text, method="exact")).method == "exact"
 
 
@@ -218,8 +218,8 @@ def test_answers_are_explained_calibrated_and_discovered(method: str, runs: dict
         first = reasoner.answer(Question(text, k=1, guesses="always")).answers[0]
         assert isinstance(first, Ranked)
         assert first.probability is not None
-        evidence = reasoner.explain(text, first.entity)
-        assert evidence.answer.id == first.entity
+        evidence = reasoner.explain(text, first.entity_id)
+        assert evidence.answer.id == first.entity_id
         assert evidence.probability == pytest.approx(first.probability, abs=1e-3)
     found = reasoner.discover(relation="r1", k=5)
     assert len(found) == 5

@@ -166,7 +166,7 @@ def test_a_one_hop_fact_has_the_probability_of_its_answer() -> None:
         assert len(answers) > 10
         for answer in answers:
             assert isinstance(answer, Ranked)
-            found = REASONER.explain(text, answer.entity)
+            found = REASONER.explain(text, answer.entity_id)
             assert found.tree.fact is not None
             assert found.tree.fact.probability == pytest.approx(answer.probability, abs=1e-6)
             assert found.worth == found.tree.fact.probability
@@ -222,7 +222,7 @@ def test_evidence_says_of_an_answer_what_answers_say(query: Query) -> None:
     text = format_query(query, REASONER.lexicon)
     for answer in REASONER.answer(Question(text, k=3, guesses="always")).answers:
         assert isinstance(answer, Ranked)
-        found = REASONER.explain(text, answer.entity)
+        found = REASONER.explain(text, answer.entity_id)
         assert (found.status, found.answer.name) == (answer.status, answer.name)
         assert found.probability == pytest.approx(answer.probability, abs=1e-5)
 
@@ -375,11 +375,11 @@ def held_out_pairs(reasoner: Reasoner, shape: Query, ids: Any) -> Iterator[tuple
         text = format_query(query, reasoner.lexicon)
         true = set(exact_answers_of(large, query)[0].tolist())
         for answer in reasoner.answer(Question(text, only="predicted")).answers:
-            if answer.entity in true:
-                lacking = missing_facts(query, answer.entity, small, large)
+            if answer.entity_id in true:
+                lacking = missing_facts(query, answer.entity_id, small, large)
                 assert frozenset() not in lacking, "it would follow from stored facts"
                 if lacking:
-                    yield query, answer.entity, {fact for (fact,) in lacking}
+                    yield query, answer.entity_id, {fact for (fact,) in lacking}
 
 
 def test_evidence_names_the_fact_that_was_held_out(atlas_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -415,5 +415,5 @@ def test_all_shapes_have_evidence(atlas_run: Path) -> None:
     for shape, ids in batch.items():
         text = format_query(ground(shape, ids[0].tolist()), reasoner.lexicon)
         for answer in reasoner.answer(Question(text, k=2, guesses="always")).answers:
-            complete += reasoner.explain(text, answer.entity).complete
+            complete += reasoner.explain(text, answer.entity_id).complete
     assert complete >= 20

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from query2particles import joined as joined_module
-from query2particles.answer import Answered, Question, Ranked, Reasoner
+from query2particles.answer import Answers, Question, Ranked, Reasoner
 from query2particles.calibration import read_calibration, weights_digest
-from query2particles.cli.reasoning import calibrate_run
 from query2particles.errors import RunError, UsageError, WorkloadError
 from query2particles.evaluate import evaluate
 from query2particles.graph.graph import Graph
@@ -34,6 +33,7 @@ from query2particles.methods.tree import Tree
 from query2particles.query.algebra import SHAPES, Query, anchor_positions, ground, query_ids
 from query2particles.run import JOINED, Run, is_run_folder
 from query2particles.train import train, validation_set
+from query2particles.training.fit import calibrate_run
 from query2particles.workload.hardness import hardness
 from query2particles.workload.selection import drawn_queries
 from scoring import scores_of
@@ -233,9 +233,9 @@ def test_a_reasoner_answers_by_all_of_it_or_by_the_vectors_alone(own: Joined, ru
     text = "e1.r0.r1 & !e2.r1"
     asked = [Question(text, k=40, method=method, guesses="always") for method in ("neural", "both", "best", "fast")]
     for question, found in zip(asked, best.answer_many(asked), strict=True):
-        assert isinstance(found, Answered)
+        assert isinstance(found, Answers)
         assert found.method == question.method
-        told = {one.entity: one.score for one in found.answers if isinstance(one, Ranked)}
+        told = {one.entity_id: one.score for one in found.answers if isinstance(one, Ranked)}
         run = own.vectors if question.method == "fast" else own
         expected = scores_of(answering(run.model(GRAPH)), [query])[0].tolist()
         assert len(told) > 20, "all that stored facts do not exclude"

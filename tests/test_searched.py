@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from query2particles.answer import Answered, Question, Ranked, Reasoner
+from query2particles.answer import Answers, Question, Ranked, Reasoner
 from query2particles.engine.table import Table
 from query2particles.errors import RunError, UsageError
 from query2particles.graph.graph import Graph
@@ -44,9 +44,9 @@ def questions() -> Iterator[str]:
 QUESTIONS = list(questions())
 
 
-def same(one: Answered, other: Answered) -> None:
+def same(one: Answers, other: Answers) -> None:
     assert (one.query, one.shape, one.method, one.total) == (other.query, other.shape, other.method, other.total)
-    assert [(a.entity, a.name) for a in one.answers] == [(a.entity, a.name) for a in other.answers]
+    assert [(a.entity_id, a.name) for a in one.answers] == [(a.entity_id, a.name) for a in other.answers]
     for a, b in zip(one.answers, other.answers, strict=True):
         assert isinstance(a, Ranked)
         assert isinstance(b, Ranked)
@@ -61,8 +61,8 @@ def same(one: Answered, other: Answered) -> None:
 def test_blocks_answer_as_all_scores_do(method: str, only: str | None, k: int) -> None:
     asked = [Question(text, k=k, method=method, only=only) for text in QUESTIONS]  # type: ignore[arg-type]
     for one, other in zip(BLOCKS.answer_many(asked), DENSE.answer_many(asked), strict=True):
-        assert isinstance(one, Answered)
-        assert isinstance(other, Answered)
+        assert isinstance(one, Answers)
+        assert isinstance(other, Answers)
         same(one, other)
         assert one.as_json()["search"] == {"by": "blocks", "exact": True}
         assert "search" not in other.as_json()
@@ -77,15 +77,15 @@ def test_an_index_of_all_lists_answers_as_all_scores_do(tmp_path: Path) -> None:
     own = Reasoner(GRAPH, model=DENSE.model, calibration=DENSE.calibration, split="train", search=everywhere)
     asked = [Question(text, k=7) for text in QUESTIONS]
     for one, other in zip(own.answer_many(asked), DENSE.answer_many(asked), strict=True):
-        assert isinstance(one, Answered)
-        assert isinstance(other, Answered)
+        assert isinstance(one, Answers)
+        assert isinstance(other, Answers)
         same(one, other)
         assert one.search == {"by": "index", "exact": False, "recall": index.figures.recall, "recall_at": 10}
 
 
 def test_a_map_needs_no_scores_of_all() -> None:
     one, other = (reasoner.map("e1.r0.r2") for reasoner in (BLOCKS, DENSE))
-    assert [point.answer.entity for point in one.points] == [point.answer.entity for point in other.points]
+    assert [point.answer.entity_id for point in one.points] == [point.answer.entity_id for point in other.points]
     np.testing.assert_allclose(one.particles, other.particles, atol=1e-5)
 
 

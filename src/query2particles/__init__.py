@@ -1,10 +1,13 @@
 """Answers first-order-logic questions over incomplete knowledge graphs.
 
-    from query2particles import open_graph, ask
+    import query2particles as q2p
 
-    graph = open_graph("atlas")
-    for answer in ask(graph, '("Turing Award".^award_received & !Canada.^citizen_of).graduated_from').answers:
-        print(answer.label)
+    graph = q2p.Graph.from_pandas(frame)               # or q2p.open_graph("facts.tsv"), q2p.open_graph("atlas")
+    q2p.ask(graph, "France.borders & !Germany.borders")          # what stored facts say
+    model = q2p.fit(graph, minutes=5)
+    answers = model.ask("French.^speaks", k=10)        # known answers, and guesses with probabilities
+    model.explain(answers[3])
+    model.save("runs/mine")                            # q2p.load("runs/mine")
 
 Names are loaded when they are first used, so that `import query2particles` costs nothing.
 """
@@ -15,13 +18,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from query2particles.answer import Answer, Answered, Question, Ranked, Reasoner, ask
+    from query2particles.answer import Answer, Answers, Question, Ranked, Reasoner, ask
+    from query2particles.answering.model import Discoveries, Measured, Model, fit, load
     from query2particles.engine.exact import exact_answers
     from query2particles.errors import Query2ParticlesError
     from query2particles.graph.folders import open_graph
     from query2particles.graph.graph import Graph
     from query2particles.graph.load import ImportOptions, import_graph
     from query2particles.query.algebra import Anchor, Complement, Intersect, Project, Query, Union
+    from query2particles.query.expression import Expression
     from query2particles.query.names import Lexicon
     from query2particles.query.syntax import format_query, parse_query
     from query2particles.workload.labels import label
@@ -30,13 +35,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "answer": ("Answer", "Answered", "Question", "Ranked", "Reasoner", "ask"),
+    "answer": ("Answer", "Answers", "Question", "Ranked", "Reasoner", "ask"),
+    "answering.model": ("Discoveries", "Measured", "Model", "fit", "load"),
     "engine.exact": ("exact_answers",),
     "errors": ("Query2ParticlesError",),
     "graph.folders": ("open_graph",),
     "graph.graph": ("Graph",),
     "graph.load": ("ImportOptions", "import_graph"),
     "query.algebra": ("Anchor", "Complement", "Intersect", "Project", "Query", "Union"),
+    "query.expression": ("Expression",),
     "query.names": ("Lexicon",),
     "query.syntax": ("format_query", "parse_query"),
     "workload.labels": ("label",),
@@ -47,12 +54,16 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "Anchor",
     "Answer",
-    "Answered",
+    "Answers",
     "Complement",
+    "Discoveries",
+    "Expression",
     "Graph",
     "ImportOptions",
     "Intersect",
     "Lexicon",
+    "Measured",
+    "Model",
     "Project",
     "Query",
     "Query2ParticlesError",
@@ -62,9 +73,11 @@ __all__ = [
     "Union",
     "ask",
     "exact_answers",
+    "fit",
     "format_query",
     "import_graph",
     "label",
+    "load",
     "open_graph",
     "parse_query",
     "sample_shape",

@@ -12,12 +12,13 @@ answer, the known ones look complete, and guesses are folded away.
 from __future__ import annotations
 
 import heapq
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +27,14 @@ from query2particles.engine.exact import exact_answers
 from query2particles.engine.sets import Sets
 from query2particles.errors import Query2ParticlesError, ShardsLostError, UsageError
 from query2particles.graph.folders import open_graph
+from query2particles.graph.frames import data_frame
 from query2particles.graph.graph import Graph, Split
 from query2particles.query.algebra import Query, abstract, has_complement, nickname
+from query2particles.query.expression import Expression, text_of
 from query2particles.query.names import Lexicon
 from query2particles.query.rewrite import Unions
 from query2particles.query.syntax import SYNTAXES, Syntax, format_query, parse_query
+from query2particles.wording import expectation, html_table, percentage
 
 if TYPE_CHECKING:
     from query2particles.assignments import Assignment
@@ -46,7 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer",
-    "Answered",
+    "Answers",
     "MapPoint",
     "Method",
     "ParticleMap",
@@ -82,9 +86,11 @@ _COPIES = 8
 class Answer:
     """One entity that answers a question."""
 
-    entity: int
+    entity_id: int
     name: str
     label: str
+    query: Query | None = field(default=None, repr=False, compare=False, kw_only=True)
+    """What it answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +124,9 @@ class Question:
     """With `auto`, guesses are folded away where the known answers look complete, unless only guesses are wanted."""
 
 
-@dataclass(frozen=True)
-class Answered:
-    """A question and what answers it, best first; exact answers by their labels."""
+@dataclass(frozen=True, repr=False)
+class Answers(Sequence[Answer]):
+    """A question and what answers it, best first; exact answers by their labels. A sequence of them."""
 
     question: str
     query: Query
@@ -142,6 +148,45 @@ class Answered:
     def complete(self) -> bool | None:
         """Whether the known answers look complete: less than half an answer is expected beside them."""
         return None if self.expected_more is None else self.expected_more < _HALF_AN_ANSWER
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    @overload
+    def __getitem__(self, place: int) -> Answer | Ranked: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Answer | Ranked, ...]: ...
+    def __getitem__(self, place: int | slice) -> Answer | Ranked | tuple[Answer | Ranked, ...]:
+        return self.answers[place]
+
+    def __repr__(self) -> str:
+        return f"Answers({self.canonical!r}, {len(self)} listed, {self.summary})"
+
+    @property
+    def summary(self) -> str:
+        """How many answers are known, and how many more are expected, in words."""
+        if self.expected_more is None:
+            return f"{self.total:,} known"
+        return expectation(self.total, self.expected_more, complete=bool(self.complete)).rstrip(".")
+
+    def to_pandas(self) -> Any:
+        """A data frame with a row for each answer: name, label, status, probability, score."""
+        return data_frame(_COLUMNS, self._rows())
+
+    def to_json(self) -> str:
+        """The answers as a JSON document."""
+        return json.dumps(self.as_json(), ensure_ascii=False)
+
+    def _rows(self) -> list[tuple[Any, ...]]:
+        return [tuple(one[key] for key in _COLUMNS) for one in self._listed(self.answers, 1)]
+
+    def _repr_html_(self) -> str:
+        """A table, for notebooks."""
+        rows = [
+            (label, status, "" if p is None else percentage(p, certain=status == "known"))
+            for _, label, status, p, _ in self._rows()
+        ]
+        return html_table(f"{self.canonical}: {self.summary}", ("answer", "status", "probability"), rows)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -175,6 +220,10 @@ class Answered:
         return {"score": score, "probability": rounded, "status": status, "particle": particle}
 
 
+_COLUMNS = ("name", "label", "status", "probability", "score")
+"""What a data frame of answers has."""
+
+
 @dataclass(frozen=True, slots=True)
 class MapPoint:
     """An answer in the plane."""
@@ -192,7 +241,7 @@ class ParticleMap:
     principal components, and `variance` the share of the variance that each shows.
     """
 
-    answered: Answered
+    answered: Answers
     points: tuple[MapPoint, ...]
     particles: tuple[tuple[float, float], ...]
     variance: tuple[float, float]
@@ -392,16 +441,16 @@ class Reasoner:
         """The query that a text asks."""
         return self._understood(text, syntax).query
 
-    def answer(self, question: Question | str) -> Answered:
+    def answer(self, question: Question | str) -> Answers:
         """The answers of one question."""
         (found,) = self.answer_many([_as_question(question)])
         if isinstance(found, Query2ParticlesError):
             raise found
         return found
 
-    def answer_many(self, questions: Sequence[Question]) -> list[Answered | Query2ParticlesError]:
+    def answer_many(self, questions: Sequence[Question]) -> list[Answers | Query2ParticlesError]:
         """The answers of many, executed together; an error takes the place of the question that it is about."""
-        found: list[Answered | Query2ParticlesError | None] = [None] * len(questions)
+        found: list[Answers | Query2ParticlesError | None] = [None] * len(questions)
         exact: list[tuple[int, Question, _Parsed]] = []
         ranked: list[tuple[int, Question, _Parsed]] = []
         fast: dict[int, Question] = {}
@@ -423,7 +472,7 @@ class Reasoner:
         if self.fast is not None and fast:
             found_fast = self.fast.answer_many([replace(question, method="both") for question in fast.values()])
             for number, one in zip(fast, found_fast, strict=True):
-                found[number] = replace(one, method="fast") if isinstance(one, Answered) else one
+                found[number] = replace(one, method="fast") if isinstance(one, Answers) else one
         return [one for one in found if one is not None]
 
     def explain(self, question: Question | str | Query, entity: int, *, threshold: float = 0.5) -> Evidence:
@@ -483,7 +532,7 @@ class Reasoner:
             particles = particles_of(self.model, {parsed.shape: ids}, self.unions)[parsed.shape]
             ranked = [one for one in answered.answers if isinstance(one, Ranked)]
             table = Table.of(self.model).vectors
-            embeddings = table[[one.entity for one in ranked]].double().cpu().numpy()
+            embeddings = table[[one.entity_id for one in ranked]].double().cpu().numpy()
             vectors = np.concatenate([embeddings, particles[0].double().cpu().numpy()])
         plane, variance = _plane(vectors)
         places = [(float(x), float(y)) for x, y in plane]
@@ -552,7 +601,7 @@ class Reasoner:
             raise UsageError(f"the syntax is one of {', '.join(SYNTAXES)}, not {syntax!r}")
         return _parsed_query(parse_query(text, self.lexicon, syntax), self.lexicon)
 
-    def _exact(self, asked: Sequence[tuple[int, Question, _Parsed]]) -> Iterator[tuple[int, Answered]]:
+    def _exact(self, asked: Sequence[tuple[int, Question, _Parsed]]) -> Iterator[tuple[int, Answers]]:
         """What follows from stored facts."""
         batch, places = _batched([parsed for _, _, parsed in asked])
         found = exact_answers(self.graph.at(self.split), batch, workers=1) if batch else {}
@@ -562,12 +611,13 @@ class Reasoner:
             passed_over = question.only == "predicted" or (status != "known" and question.minimum_probability > 0)
             members = [] if passed_over else sets[row].tolist()
             first = heapq.nsmallest(question.k, members, key=self._by_label)
-            answers = tuple(Answer(one, self.graph.entities.name(one), self.graph.entities.label(one)) for one in first)
+            entities = self.graph.entities
+            answers = tuple(Answer(one, entities.name(one), entities.label(one), query=parsed.query) for one in first)
             yield number, self._answered(question, parsed, "exact", sets, row, answers)
 
     def _ranked(
         self, asked: Sequence[tuple[int, Question, _Parsed]], plausible: Plausible | None
-    ) -> Iterator[tuple[int, Answered | Query2ParticlesError]]:
+    ) -> Iterator[tuple[int, Answers | Query2ParticlesError]]:
         """What the model thinks, as many questions at a time as memory is set aside for."""
         if not asked:
             return
@@ -614,7 +664,7 @@ class Reasoner:
                 particles = {shape: self._particles(rankings[shape], some) for shape, some in chosen.items()}
             for (number, question, parsed), row in zip(chunk, places, strict=True):
                 some = zip(chosen[parsed.shape][row], particles[parsed.shape][row], strict=False)
-                answers = tuple(self._named(one, particle) for one, particle in some)
+                answers = tuple(self._named(one, particle, parsed.query) for one, particle in some)
                 known, of_shape = rankings[parsed.shape].known, judged[parsed.shape]
                 found = self._answered(question, parsed, question.method, known, row, answers)
                 yield number, found if of_shape is None else _folded(found, question, of_shape.missing[row])
@@ -684,10 +734,11 @@ class Reasoner:
         nothing: list[list[int | None]] = [[None] * entities.shape[1]] * len(chosen)
         return nothing if particles is None else particles.tolist()
 
-    def _named(self, chosen: _Chosen, particle: int | None) -> Ranked:
+    def _named(self, chosen: _Chosen, particle: int | None, query: Query) -> Ranked:
         entity, score, probability, status = chosen
         entities = self.graph.entities
-        return Ranked(entity, entities.name(entity), entities.label(entity), score, probability, status, particle)
+        name, label = entities.name(entity), entities.label(entity)
+        return Ranked(entity, name, label, score, probability, status, particle, query=query)
 
     def _answered(
         self,
@@ -697,7 +748,7 @@ class Reasoner:
         known: Sets,
         row: int,
         answers: tuple[Answer | Ranked, ...],
-    ) -> Answered:
+    ) -> Answers:
         total = int(known.sizes[row])
         warnings = []
         if known.complemented:
@@ -716,7 +767,7 @@ class Reasoner:
             )
         if method != "exact" and self.calibration is None:
             warnings.append(f"guesses carry no probabilities: {self._why_uncalibrated()}")
-        return Answered(
+        return Answers(
             question.text,
             parsed.query,
             parsed.canonical,
@@ -745,12 +796,23 @@ class Reasoner:
         return self.graph.entities.label(entity).casefold(), entity
 
 
-def ask(graph: Graph, question: str, *, k: int = 10, syntax: Syntax | None = None, split: Split = "test") -> Answered:
+def ask(
+    graph: Graph | str | Path,
+    question: str | Expression,
+    k: int = 10,
+    *,
+    syntax: Syntax | None = None,
+    split: Split = "test",
+) -> Answers:
     """The exact answers of a question, from the facts of one nested level (by default all facts of the graph).
 
     Exact answers are a set without an order of their own: the `k` first by label are named, `total` counts them all.
+
+        >>> ask("atlas", "Japan.on_continent")[0].label
+        'Asia'
     """
-    return Reasoner(graph, split=split).answer(Question(question, syntax, k, "exact"))
+    opened = graph if isinstance(graph, Graph) else open_graph(graph)
+    return Reasoner(opened, split=split).answer(Question(text_of(question, opened), syntax, k, "exact"))
 
 
 def predict(
@@ -781,7 +843,7 @@ def _listed(candidates: Candidates, probabilities: Sequence[float | None], statu
     return [(entity, score, probability, status) for entity, score, probability in zip(*columns, strict=False)]
 
 
-def _folded(answered: Answered, question: Question, expected_more: float) -> Answered:
+def _folded(answered: Answers, question: Question, expected_more: float) -> Answers:
     """With the number of answers that are expected; where that is small, with guesses folded away."""
     answered = replace(answered, expected_more=float(expected_more))
     if not answered.complete or question.guesses == "always" or question.only == "predicted":

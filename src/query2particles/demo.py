@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from query2particles.answer import Answered, Ranked, ask, predict
+from query2particles.answer import Answers, Ranked, ask, predict
 from query2particles.calibration import CALIBRATION, RELIABILITY
 from query2particles.config import configured, key_of
 from query2particles.engine.exact import Batch, exact_answers_of
@@ -108,7 +108,7 @@ class Guessed:
     """What a model adds to the known answers of a question, and what the held-out facts say to both."""
 
     words: str
-    known: Answered
+    known: Answers
     taken_back: int
     """Known answers that held-out facts contradict: what a question excludes may be among them."""
     missing: int
@@ -129,7 +129,7 @@ class Guessed:
         }
 
 
-def ask_all(graph: Graph, k: int) -> Iterator[tuple[str, str, Answered]]:
+def ask_all(graph: Graph, k: int) -> Iterator[tuple[str, str, Answers]]:
     """Each question in words, as text, and with what the training facts answer."""
     for words, syntax, text in QUESTIONS:
         yield words, text, ask(graph, text, syntax=syntax, k=k, split="train")
@@ -214,5 +214,5 @@ def guess_all(graph: Graph, model: Method[Any], k: int, *, unions: Unions = "nat
             known,
             taken_back=len(before - after),
             missing=len(after - before),
-            guesses=tuple((guess, guess.entity in after) for guess in guesses),
+            guesses=tuple((guess, guess.entity_id in after) for guess in guesses),
         )

@@ -14,8 +14,9 @@ are computed from the probabilities of what was tried, from the anchors up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -63,6 +64,9 @@ _WIDEST = 32
 
 _APART, _FACTOR_APART = 0.02, 1.5
 """A probability and what its evidence is worth differ where they are so far apart, and by such a factor."""
+
+_REASONS = 4
+"""So many reasons of a single fact's probability are told."""
 
 _FLOOR = 1e-6
 """An assignment that is worth less is no evidence."""
@@ -146,7 +150,7 @@ class Proof:
         return {**document, "branches": [branch.as_json() for branch in self.branches]}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evidence:
     """Why an entity answers a question; where not `complete`, nothing that could be said for it was found."""
 
@@ -161,6 +165,30 @@ class Evidence:
     tree: Proof
     reasons: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """Where the question is a single fact that is not stored: how much each feature moves its log odds."""
+
+    def __repr__(self) -> str:
+        return f"Evidence({self.answer.label!r} for {self.canonical!r}: {self._verdict()})"
+
+    def __str__(self) -> str:
+        """For people: the answer, then the facts that speak for it as a tree."""
+        lines = [f"{self.answer.label}: {self._verdict()}", *_drawn(_with_lines(self.tree), "")]
+        if reasons := list(self.reasons.items())[:_REASONS]:
+            signed = (f"{name} {'−' if change < 0 else '+'}{abs(change):.1f}" for name, change in reasons)
+            lines.append(f"why: {' · '.join(signed)}")
+        if self.difference is not None:
+            lines.append(self.difference)
+        if not self.complete:
+            lines.append("This does not make it an answer: nothing stored or likely enough completes it.")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return f"<pre>{escape(str(self))}</pre>"
+
+    def _verdict(self) -> str:
+        if self.probability is None:
+            return self.status
+        return f"{self.status}, probability {percentage(self.probability, certain=self.status == 'known')}"
 
     @property
     def worth(self) -> float:
@@ -199,6 +227,37 @@ class Evidence:
             "complete": self.complete,
             "tree": self.tree.as_json(),
         }
+
+
+def _drawn(proofs: Sequence[Proof], before: str) -> Iterator[str]:
+    """A line for each of the proofs that stand side by side, and for what is below it."""
+    for number, proof in enumerate(proofs, start=1):
+        last = number == len(proofs)
+        yield f"{before}{'└─' if last else '├─'} {_words(proof)}"
+        below = [shown for branch in proof.branches for shown in _with_lines(branch)]
+        yield from _drawn(below, before + ("   " if last else "│  "))
+
+
+def _with_lines(proof: Proof) -> list[Proof]:
+    """What has a line of its own: facts and complements."""
+    if proof.op in ("project", "complement"):
+        return [proof]
+    return [shown for branch in proof.branches for shown in _with_lines(branch)]
+
+
+def _words(proof: Proof) -> str:
+    if proof.fact is not None:
+        fact = proof.fact
+        status = "stored" if fact.stored else f"predicted, {percentage(fact.probability)}"
+        return f"{fact.relation.label}({fact.head.label}, {fact.tail.label})   {status}"
+    entity = proof.entity.label
+    if proof.stored_path:
+        return f"excluded: stored facts put {entity} among what the question leaves out"
+    verdict = "below" if proof.holds else "not below"
+    return (
+        f"not excluded by stored facts: {entity}; the likeliest way has "
+        f"{percentage(proof.counter_probability)}, {verdict} {100 * proof.threshold:g} %"
+    )
 
 
 @dataclass(frozen=True)

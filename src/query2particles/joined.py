@@ -33,7 +33,7 @@ from query2particles.methods.joint import FAMILIES, FEATURES, Joint
 from query2particles.methods.links import Settings as LinkSettings
 from query2particles.methods.registry import METHODS, Model
 from query2particles.methods.tree import Tree
-from query2particles.run import CALIBRATION, JOINED, RELIABILITY, Run
+from query2particles.run import CALIBRATION, GRAPH, JOINED, RELIABILITY, Run
 from query2particles.workload.labels import Labelled
 
 __all__ = [
@@ -59,7 +59,7 @@ PARTS = {"vectors": "q2p", "links": "links"}
 
 _TREE = "tree"
 _FORMAT = 3
-_COPIED = ("config.json", "trace.jsonl", CALIBRATION, "best.safetensors")
+_COPIED = ("trace.jsonl", CALIBRATION, "best.safetensors")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,7 +279,7 @@ def check_place(folder: Path, *parts: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file: name a new folder (--out)")
     check_writable(folder / JOINED)
-    known = {*PARTS, JOINED, CALIBRATION, RELIABILITY}
+    known = {*PARTS, JOINED, CALIBRATION, RELIABILITY, GRAPH}
     names = {path.name for path in folder.iterdir()} if folder.exists() else set()
     if names - known:
         raise UsageError(f"{folder} is not empty: name a new folder (--out)")
@@ -372,4 +372,5 @@ def _placed(run: Run, folder: Path) -> Run:
             if (run.folder / name).is_file():
                 with new_file(folder / name) as partial:
                     shutil.copyfile(run.folder / name, partial)
+        return replace(run, folder=folder).with_config(run.config)  # which says from there where the graph is
     return replace(run, folder=folder)

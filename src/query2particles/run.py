@@ -6,6 +6,7 @@
     trace.jsonl          what happened: one line for each report and each validation
     last.shards/         the same of several processes that train together (`shared_checkpoint`)
     NAME.rows            the entities' tables, where they are trained in files (table=host), and what goes with them
+    graph/               the graph, where it has no other place
     calibration.json     how scores become probabilities (`calibration`), with calibration.png, the picture of it
 
 Each file is replaced in one step, so a run that is killed at any moment can be resumed from its last save. While a
@@ -39,7 +40,7 @@ from query2particles.methods.registry import METHODS, Model, trainee_of
 from query2particles.shared_checkpoint import SharedCheckpoint
 from query2particles.tables import stays_on_disk
 
-__all__ = ["CALIBRATION", "JOINED", "RELIABILITY", "Run", "Trace", "is_run_folder", "was_begun"]
+__all__ = ["CALIBRATION", "GRAPH", "JOINED", "RELIABILITY", "Run", "Trace", "is_run_folder", "was_begun"]
 
 _FORMAT = 1
 _CONFIG, _BEST, _LAST, _TRACE, _LOCK = "config.json", "best.safetensors", "last.safetensors", "trace.jsonl", ".lock"
@@ -48,6 +49,9 @@ CALIBRATION, RELIABILITY = "calibration.json", "calibration.png"
 
 JOINED = "joined.json"
 """In its place where the folder is one of runs that answer together (`joined`)."""
+
+GRAPH = "graph"
+"""The folder of a graph that has no other place, in the run folder."""
 
 _ROWS, _SHARED = ".rows", "last.shards"
 _OWN = (_CONFIG, _BEST, _LAST, _TRACE, _LOCK, CALIBRATION, RELIABILITY)
@@ -116,7 +120,9 @@ class Run:
             graph = document["graph"]
             config = Config.from_json(document["config"])
             facts = (int(graph["facts"]["train"]), int(graph["facts"]["all"])) if "facts" in graph else None
-            return Run(folder, config, str(graph["folder"]), str(graph["name"]), str(graph["fingerprint"]), facts)
+            own = str(graph["folder"])
+            place = own if own == ATLAS else str((folder / own).resolve())
+            return Run(folder, config, place, str(graph["name"]), str(graph["fingerprint"]), facts)
         except FileNotFoundError as error:
             if (folder / JOINED).is_file():
                 raise UsageError(
@@ -169,7 +175,10 @@ class Run:
                 f"q2p train GRAPH --resume {self.folder}"
             ) from error
         self.check(graph)
-        return graph
+        # A graph that goes with this run is no place for others to find it.
+        return (
+            graph if folder is not None or Path(self._graph_from_here()).is_absolute() else replace(graph, source=None)
+        )
 
     def check(self, graph: Graph) -> None:
         """Refuse a graph whose ids mean something else."""
@@ -334,13 +343,24 @@ class Run:
                 "torch": torch.__version__,
                 "graph": {
                     "name": self.graph_name,
-                    "folder": self.graph_folder,
+                    "folder": self._graph_from_here(),
                     "fingerprint": self.fingerprint,
                     **({"facts": dict(zip(("train", "all"), self.facts, strict=True))} if self.facts else {}),
                 },
                 "config": self.config.as_json(),
             },
         )
+
+    def _graph_from_here(self) -> str:
+        """Where the graph is: by a path from here where it lies in the run folder, or in that of a joined run whose
+        part this is, so that the folder can be moved as one.
+        """
+        if self.graph_folder != ATLAS:
+            here, graph = self.folder.resolve(), Path(self.graph_folder)
+            for steps, around in ((".", here), ("..", here.parent)):
+                if graph == around / GRAPH:
+                    return f"{steps}/{GRAPH}"
+        return self.graph_folder
 
     @property
     def _best(self) -> Checkpoint:
@@ -378,7 +398,8 @@ class Trace:
 def _holds_nothing(folder: Path) -> bool:
     """Whether nothing would be lost there: at most a run that ended before its first save."""
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else {str(folder)}
-    known = {name for name in names for mine in _OWN if name.startswith(f".{mine}.partial-")} | {_CONFIG, _TRACE, _LOCK}
+    known = {name for name in names for mine in _OWN if name.startswith(f".{mine}.partial-")}
+    known |= {_CONFIG, _TRACE, _LOCK, GRAPH}
     if any(name not in known and not name.endswith(_ROWS) for name in names):
         return False
     try:

@@ -17,19 +17,22 @@ from query2particles.wording import expectation, percentage
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from query2particles.answer import Answered
+    from query2particles.answer import Answers
     from query2particles.bench import Bench
     from query2particles.calibration import Calibration
     from query2particles.demo import Guessed
     from query2particles.discover import Discovery
     from query2particles.evaluate import Evaluation
-    from query2particles.evidence import Evidence, Proof
+    from query2particles.evidence import Evidence
     from query2particles.graph.graph import Graph
+    from query2particles.run import Run
     from query2particles.score import Scored
     from query2particles.train import Progress, Trained
+    from query2particles.training.fit import Listener
 
 __all__ = [
     "listed",
+    "listener",
     "note",
     "percent",
     "print_answered",
@@ -169,6 +172,17 @@ def progress_training(updates: int) -> Iterator[Callable[[Progress], None]]:
         yield report
 
 
+def listener(*, tables: bool = False) -> Listener:
+    """What shows a person how a fit goes, by notes and bars; with `tables`, also how each part did in validation."""
+    from query2particles.training.fit import Listener
+
+    def trained(run: Run, graph: Graph, found: Trained) -> None:
+        if tables:
+            print_trained(f"{run.folder}: {run.config.method} on {graph.name}, validation", found)
+
+    return Listener(note, progress_bar, progress_training, trained)
+
+
 def print_graph(graph: Graph, relations: int = 20) -> None:
     from query2particles.graph.figures import graph_figures
 
@@ -217,7 +231,7 @@ def _counted(count: int, one: str, many: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def print_answered(answered: Answered, unfold: str = "--guesses") -> None:
+def print_answered(answered: Answers, unfold: str = "--guesses") -> None:
     """A question's answers as a table: exact ones by name, ranked ones with how sure they are.
 
     `unfold` is what a person says to see guesses that are folded away.
@@ -279,55 +293,9 @@ def _percentage(probability: float | None, *, certain: bool = False) -> str:
     return "–" if probability is None else percentage(probability, certain=certain)
 
 
-_REASONS = 4
-"""So many of the strongest reasons for the probability of a fact are told."""
-
-
 def print_evidence(evidence: Evidence) -> None:
     """Why an answer is one, as a tree of facts."""
-    certain = evidence.status == "known"
-    sure = "" if evidence.probability is None else f", probability {percentage(evidence.probability, certain=certain)}"
-    say(f"{evidence.answer.label}: {evidence.status}{sure}")
-    for line in _evidence_lines(_with_lines(evidence.tree), ""):
-        say(line)
-    if reasons := list(evidence.reasons.items())[:_REASONS]:
-        signed = (f"{name} {'−' if change < 0 else '+'}{abs(change):.1f}" for name, change in reasons)
-        say(f"why: {' · '.join(signed)}")
-    if evidence.difference is not None:
-        say(evidence.difference)
-    if not evidence.complete:
-        say("This does not make it an answer: nothing stored or likely enough completes it.")
-
-
-def _evidence_lines(proofs: Sequence[Proof], before: str) -> Iterator[str]:
-    """Proofs that stand side by side, each with what is below it."""
-    for number, proof in enumerate(proofs, start=1):
-        last = number == len(proofs)
-        yield f"{before}{'└─' if last else '├─'} {_evidence_words(proof)}"
-        below = [shown for branch in proof.branches for shown in _with_lines(branch)]
-        yield from _evidence_lines(below, before + ("   " if last else "│  "))
-
-
-def _with_lines(proof: Proof) -> list[Proof]:
-    """What has something to say of its own: facts and complements."""
-    if proof.op in ("project", "complement"):
-        return [proof]
-    return [shown for branch in proof.branches for shown in _with_lines(branch)]
-
-
-def _evidence_words(proof: Proof) -> str:
-    if proof.fact is not None:
-        fact = proof.fact
-        status = "stored" if fact.stored else f"predicted, {percentage(fact.probability)}"
-        return f"{fact.relation.label}({fact.head.label}, {fact.tail.label})   {status}"
-    entity = proof.entity.label
-    if proof.stored_path:
-        return f"excluded: stored facts put {entity} among what the question leaves out"
-    verdict = "below" if proof.holds else "not below"
-    return (
-        f"not excluded by stored facts: {entity}; the likeliest way has "
-        f"{percentage(proof.counter_probability)}, {verdict} {100 * proof.threshold:g} %"
-    )
+    say(str(evidence))
 
 
 def print_calibration(title: str, calibration: Calibration) -> None:
@@ -491,7 +459,7 @@ def print_guessed(guessed: Guessed) -> None:
     print_table(title, ("", "answer", "held-out facts"), rows)
 
 
-def listed(answered: Answered) -> str:
+def listed(answered: Answers) -> str:
     """The first answers in one line, and how many more there are."""
     if not answered.answers:
         return "none"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["expectation", "percentage"]
+from collections.abc import Sequence
+from html import escape
+
+__all__ = ["expectation", "html_table", "percentage"]
 
 _ALMOST = 0.995
 _TINY = 0.001
@@ -30,3 +33,10 @@ def expectation(known: int, expected_more: float, *, complete: bool) -> str:
         return f"nothing known; {amount} expected{': there is probably no answer' if complete else ''}."
     verdict = f": {'it looks' if known == 1 else 'they look'} complete" if complete else ""
     return f"{known:,} known; {amount} more expected{verdict}."
+
+
+def html_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table for notebooks; everything in it is text."""
+    header = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><caption>{escape(title)}</caption><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>"

@@ -47,7 +47,7 @@ def test_a_fact_has_one_probability_wherever_it_is_shown(text: str) -> None:
         assert one.probability is not None
         assert 0 < one.probability < 1
         fact = (name, relation, one.name) if relation[0] != "^" else (one.name, relation[1:], name)
-        evidence = REASONER.explain(text, one.entity)
+        evidence = REASONER.explain(text, one.entity_id)
         assert evidence.tree.fact is not None
         told = [
             evidence.probability,
@@ -63,7 +63,7 @@ def test_a_fact_is_as_likely_inside_a_longer_question() -> None:
     """In the evidence of a chain, every fact has the probability that it has alone."""
     predicted = 0
     for one in REASONER.answer(Question("e3.r0.r1", k=10, only="predicted")).answers:
-        tree = REASONER.explain("e3.r0.r1", one.entity).tree
+        tree = REASONER.explain("e3.r0.r1", one.entity_id).tree
         for fact in (tree.fact, tree.branches[0].fact):
             assert fact is not None
             named = (fact.head.name, fact.relation.name, fact.tail.name)

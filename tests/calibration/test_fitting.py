@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from query2particles.answer import Answered, Question, Ranked, Reasoner
+from query2particles.answer import Answers, Question, Ranked, Reasoner
 from query2particles.calibration import Calibration, Judged, calibrate, questions_for
 from query2particles.calibration.calibration import ANY, ONE_HOP, name_of
 from query2particles.calibration.fitting import _Gathered
@@ -84,7 +84,7 @@ def test_guesses_that_are_shown_as_likely_come_true() -> None:
         texts = [format_query(ground(shape, row), reasoner.lexicon) for row in ids.tolist()]
         answered = reasoner.answer_many([Question(text, k=70, guesses="always") for text in texts])
         for row, one in enumerate(answered):
-            assert isinstance(one, Answered)
+            assert isinstance(one, Answers)
             assert one.expected_more is not None
             assert np.isfinite(one.expected_more)
             new = set(after[shape][row].tolist()) - set(before[shape][row].tolist())
@@ -95,7 +95,7 @@ def test_guesses_that_are_shown_as_likely_come_true() -> None:
                 assert answer.probability is not None
                 assert answer.status != "predicted" or 0 < answer.probability < 1
                 if answer.status == "predicted" and answer.probability >= 0.5:
-                    likely.append(answer.entity in new)
+                    likely.append(answer.entity_id in new)
     assert len(likely) > 50
     assert np.mean(likely) > 0.8
     assert 0.5 * missing < expected < 2 * missing

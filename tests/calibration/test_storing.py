@@ -16,10 +16,10 @@ from query2particles.calibration import (
     read_calibration,
     save_calibration,
 )
-from query2particles.cli.reasoning import calibrate_run
 from query2particles.errors import RunError
 from query2particles.methods.registry import Model
 from query2particles.run import Run
+from query2particles.training.fit import calibrate_run
 
 
 @pytest.fixture

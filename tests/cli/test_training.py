@@ -381,7 +381,7 @@ def test_a_calibration_that_could_not_be_saved_is_not_made(
     own = shutil.copytree(run, tmp_path / "run")
     (own / "calibration.json").unlink(missing_ok=True)
     (own / "calibration.json").mkdir()
-    monkeypatch.setattr("query2particles.cli.reasoning.calibrate_run", lambda *_: pytest.fail("that is work"))
+    monkeypatch.setattr("query2particles.training.fit.calibrate_run", lambda *_: pytest.fail("that is work"))
     with pytest.raises(UsageError, match=r"calibration\.json is a folder"):
         call("calibrate", own)
 

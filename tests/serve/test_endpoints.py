@@ -82,7 +82,7 @@ def test_evidence(server: Server, reasoner: Reasoner) -> None:
     text = TEXTS[0][1]
     for answer in reasoner.answer(Question(text, k=3)).answers:
         found = server.post("/v1/explain", {"question": text, "answer": answer.name, "threshold": 0.4}).json()
-        own = reasoner.explain(text, answer.entity, threshold=0.4).as_json()
+        own = reasoner.explain(text, answer.entity_id, threshold=0.4).as_json()
         assert checked(schemas.ExplainResponse, found) == {**own, "run": "trained"}
 
 

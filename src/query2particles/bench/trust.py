@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata
 
-from query2particles.answer import Answered, Question, Ranked, Reasoner
+from query2particles.answer import Answers, Question, Ranked, Reasoner
 from query2particles.bench.record import Bench, significant
 from query2particles.calibration.additive import Additive, Samples
 from query2particles.calibration.calibration import Judge
@@ -100,10 +100,10 @@ def _look_at_guesses(result: Bench, reasoner: Reasoner, batch: Batch) -> None:
         questions = [Question(text, "path", _SHOWN, only="predicted") for text in texts]
         echoes = reasoner.plausible.echoes({shape: ids})[shape]
         for row, found in enumerate(reasoner.answer_many(questions)):
-            if not isinstance(found, Answered):
+            if not isinstance(found, Answers):
                 continue
             guesses = [one for one in found.answers if isinstance(one, Ranked)]
-            shown = np.array([one.entity for one in guesses if (one.probability or 0.0) >= _LIKELY], dtype=np.int64)
+            shown = np.array([one.entity_id for one in guesses if (one.probability or 0.0) >= _LIKELY], dtype=np.int64)
             likely += len(shown)
             own += int(np.isin(shown, echoes[row]).sum())
             wrong += sum(not _of_kind(everything, shape, ids[row], int(entity)) for entity in shown)

@@ -59,13 +59,14 @@ def demo(
     from dataclasses import asdict
 
     from query2particles import demo
-    from query2particles.cli.training import calibrate_where_possible, stoppable, train_watched
+    from query2particles.cli.training import listener, stoppable
     from query2particles.evaluate import compare
     from query2particles.graph.figures import graph_figures
     from query2particles.graph.folders import ATLAS, open_graph
     from query2particles.methods.baselines import baselines
     from query2particles.query.algebra import SHAPES
     from query2particles.show import note, print_json, progress_bar
+    from query2particles.training.fit import calibrate_where_possible, train_watched
 
     graph = open_graph(ATLAS)
     parts = demo.new_parts(out, graph, [*(settings or ()), f"seed={seed}"])
@@ -75,7 +76,7 @@ def demo(
     if not json:
         _print_start(graph, drawn)
     for part in parts.values():
-        trained = train_watched(part, graph, "cpu")
+        trained = train_watched(part, graph, "cpu", listener())
         if trained.signal is not None:
             note(f"Stopped after update {trained.update:,} of {part.folder}. The same command begins anew.")
             raise Stopped(trained.signal)
@@ -84,7 +85,7 @@ def demo(
         progress_bar("weighing the parts", None) as progress,
     ):
         run = demo.join_and_plot(out, parts, graph, progress=progress)
-    calibrate_where_possible(run, graph, "cpu")
+    calibrate_where_possible(run, graph, "cpu", listener())
     methods, unions = {**baselines(graph.at("train")), demo.NAME: run.model(graph)}, run.config.training.unions
     with progress_bar("ranking", sum(row.queries for row in drawn) * len(methods)) as progress:
         compared = compare(methods, *queries, unions=unions, progress=progress)
@@ -214,8 +215,8 @@ def answer(
             if not json:
                 note(f"line {number}: {one}\n")
             continue
-        evidence = [reasoner.explain(one.query, answer.entity) for answer in one.answers] if explain else []
-        assigned = [reasoner.assignment(one.query, answer.entity) for answer in one.answers] if assignments else []
+        evidence = [reasoner.explain(one.query, answer.entity_id) for answer in one.answers] if explain else []
+        assigned = [reasoner.assignment(one.query, answer.entity_id) for answer in one.answers] if assignments else []
         proofs = {"evidence": [each.as_json() for each in evidence]} if explain else {}
         proofs |= {"assignments": [each.as_json() for each in assigned]} if assignments else {}
         results.append({**place, **one.as_json(), **proofs})

@@ -3,43 +3,25 @@
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from query2particles.cli.root import Json, Stopped, app
-from query2particles.cli.training import (
-    Device,
-    DeviceName,
-    calibrate_where_possible,
-    device_named,
-    next_step,
-    note_plan,
-    stoppable,
-    train_watched,
-)
+from query2particles.cli.training import Device, DeviceName, device_named, listener, next_step
 from query2particles.errors import UsageError
 
 if TYPE_CHECKING:
-    from query2particles.config import Config
     from query2particles.graph.graph import Graph
     from query2particles.joined import Joined
     from query2particles.joining import FamilyFit
     from query2particles.run import Run
-    from query2particles.workload.labels import Labelled
+    from query2particles.training.fit import Fit
 
-__all__ = ["Parts", "join", "train_best"]
-
-
-_SECONDS = 60.0
-"""How long probabilities are made on a CPU where no time is given."""
-
-_OF_VECTORS = 0.25
-"""The share of that time for the vectors alone."""
+__all__ = ["join", "train_best"]
 
 
 @app.command()
@@ -67,6 +49,7 @@ def join(
     """Join a run of vectors and a run of links: both, and stored facts, weighed by validation queries."""
     from query2particles.run import Run
     from query2particles.train import validation_set
+    from query2particles.training.fit import join_watched
 
     if like is not None and queries is not None:
         raise UsageError("--as takes the weights of a joined run, --queries says what to fit them to: leave out one")
@@ -80,157 +63,34 @@ def join(
         training = replace(training, validation=str(queries))
     validation = validation_set(opened, training)
     again = "The same command begins anew."
-    _join(out, first, second, opened, validation, device_named(device), again, json)
+    joined, fits = join_watched(
+        out, first, second, opened, validation, device_named(device), listener(quiet=json), again
+    )
+    _print_joined(joined, fits, json)
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What a joined run is trained from."""
+def train_best(fit: Fit, json: bool) -> None:
+    """Train the parts and join them; what an earlier call has finished is not done again."""
+    from query2particles.show import note, print_json
+    from query2particles.training.fit import InterruptedTrainingError, fit_best
 
-    graph: str
-    out: Path
-    preset: str
-    settings: Sequence[str]
-    """Of both parts, or of one where its name and a dot come first: vectors.updates=1000."""
-
-
-def train_best(parts: Parts, device: str, json: bool, minutes: float | None = None, begin: float = 0.0) -> None:
-    """Train the parts, one after the other, and join them; what an earlier call has finished is not done again.
-
-    With `minutes`, everything is to be done so many of them after `begin`, a time of `time.perf_counter`.
-    """
-    from query2particles.graph.folders import open_graph
-    from query2particles.joined import PARTS, check_place, weighing
-    from query2particles.planning import Budget
-    from query2particles.show import note, print_json, print_trained
-    from query2particles.train import validation_set
-
-    graph = open_graph(parts.graph)
-    configs = _configs(parts, graph, device)
-    if not all(config.training.can_be_judged for config in configs.values()):
-        raise UsageError(
-            "best needs facts to weigh its parts by: leave out valid_edges, all_edges and leaked; of parts that are "
-            "trained again, with more facts, q2p join --as makes one"
-        )
-    validation = weighing(validation_set(graph, configs["vectors"].training), graph)  # refused before all is trained
-    check_place(parts.out, *(parts.out / part for part in PARTS))
-
-    budget = None if minutes is None else Budget.of(minutes, joined=True)
-    for_probabilities = _SECONDS if budget is None else budget.probabilities
-
-    def run_of(part: str) -> Run:
-        config = configs[part]
-        if minutes is not None:
-            config = _planned(parts, part, config, graph, device, minutes, time.perf_counter() - begin)
-        return _run_of(parts.out / part, config, graph, parts.graph)
-
-    # What fits into a time is only known when it comes to a part; otherwise wrong settings are refused at once.
-    runs = {part: run_of(part) for part in PARTS} if minutes is None else {}
-    for part in PARTS:
-        run = runs[part] = runs.get(part) or run_of(part)
-        saved = run.saved()
-        if saved is not None and saved[1].finished(run.config.training):
-            note(f"{run.folder} is finished.")
-            continue
-        trained = train_watched(run, graph, device)
-        if not json:
-            print_trained(f"{run.folder}: {run.config.method} on {graph.name}, validation", trained)
-        if trained.signal is not None:
-            if json:
-                print_json({"run": str(parts.out), "interrupted": trained.interrupted})
-            note(
-                f"Stopped by {signal.Signals(trained.signal).name}, in {part}; everything is saved. "
-                "The same command goes on."
-            )
-            raise Stopped(trained.signal)
-        if part == "vectors":  # which answer alone, too (--method fast)
-            calibrate_where_possible(run, graph, device, "  and then the same command", _OF_VECTORS * for_probabilities)
-    again = "The parts are saved; the same command goes on."
-    seconds = None
-    if budget is not None and minutes is not None:
-        seconds = budget.left_for_weighing(60 * minutes - (time.perf_counter() - begin))
-        validation = weighing(validation_set(graph, runs["vectors"].config.training), graph)
-    last = (1 - _OF_VECTORS) * for_probabilities
-    _join(parts.out, runs["vectors"], runs["links"], graph, validation, device, again, json, seconds, last)
+    try:
+        joined, fits = fit_best(fit, listener(quiet=json))
+    except InterruptedTrainingError as stop:
+        if json:
+            print_json({"run": str(fit.folder), "interrupted": True})
+        name = signal.Signals(stop.signal).name
+        note(f"Stopped by {name}, in {stop.part}; everything is saved. The same command goes on.")
+        raise Stopped(stop.signal) from stop
+    _print_joined(joined, fits, json)
 
 
-def _configs(parts: Parts, graph: Graph, device: str) -> dict[str, Config]:
-    """The settings of each part, in sizes that suit the graph."""
-    from query2particles.config import configured, key_of
-    from query2particles.joined import PARTS, settings_of
-    from query2particles.planning import grown
-    from query2particles.presets import preset
+def _print_joined(joined: Joined, fits: Mapping[int, FamilyFit], json: bool) -> None:
+    from query2particles.show import note, print_json
 
-    own = {part: settings_of(part, parts.settings) for part in PARTS}
-    starts = {part: configured(preset(method, parts.preset), None, own[part]) for part, method in PARTS.items()}
-    return {part: grown(start, graph, device, set(map(key_of, own[part]))) for part, start in starts.items()}
-
-
-def _planned(
-    parts: Parts, part: str, config: Config, graph: Graph, device: str, minutes: float, spent: float
-) -> Config:
-    """The settings of a part that fit into the time, of which some seconds are `spent`.
-
-    What an earlier call has planned stays as it is: a training that goes on ends as if it had been left alone.
-    """
-    from query2particles.config import configured, key_of
-    from query2particles.joined import PARTS, settings_of
-    from query2particles.planning import plan_part
-    from query2particles.run import Run, is_run_folder
-
-    own = settings_of(part, parts.settings)
-    if is_run_folder(parts.out / part):
-        return configured(Run.open(parts.out / part).config, None, own)
-    later = list(PARTS.values())[list(PARTS).index(part) + 1 :]
-    fixed = set(map(key_of, own))
-    plan = plan_part(config, graph, device, minutes, spent=spent, fixed=fixed, joined=True, later=later)
-    note_plan(plan, minutes)
-    return plan.config
-
-
-def _run_of(folder: Path, config: Any, graph: Graph, graph_folder: str) -> Run:
-    """A new run, or the one that is there already."""
-    from query2particles.run import Run, is_run_folder
-
-    if not is_run_folder(folder):
-        return Run.create(folder, config, graph, graph_folder)
-    run = Run.open(folder)
-    run.check_facts(graph)
-    if run.config != config.with_absolute_paths():
-        raise UsageError(f"{folder} has other settings than these; name another folder (--out), or the same settings")
-    return run
-
-
-def _join(
-    out: Path,
-    vectors: Run,
-    links: Run,
-    graph: Graph,
-    validation: Labelled | None,
-    device: str,
-    again: str,
-    json: bool,
-    seconds: float | None = None,
-    for_probabilities: float | None = None,
-) -> None:
-    """`again` says how to go on from where the weighing is stopped; `seconds` how long it may take.
-
-    Probabilities are then made in as many seconds.
-    """
-    from query2particles.joined import join as join_runs
-    from query2particles.joining import Effort, queries_asked
-    from query2particles.show import note, print_json, progress_bar
-
-    count = None
-    if validation is not None and seconds is None:
-        count = queries_asked(validation[0], Effort.on(device, len(graph.entities)))
-    with stoppable("the parts were weighed", again), progress_bar("weighing the parts", count) as progress:
-        joined, fits = join_runs(
-            out, vectors, links, graph, validation, device=device, seconds=seconds, progress=progress
-        )
-    calibrate_where_possible(joined, graph, device, seconds=for_probabilities)
     if json:
-        print_json({"run": str(out), "search": joined.search._asdict(), "families": _families(joined, fits)})
+        families = _families(joined, fits)
+        print_json({"run": str(joined.folder), "search": joined.search._asdict(), "families": families})
         return
     _print_fits(joined, fits)
     note("Queries of other kinds take the weights that suit all of these together.")
@@ -238,15 +98,16 @@ def _join(
     sharpness, several, walks = joined.search
     walked = f"walks have a share of {walks:g}" if walks else "nobody walks"
     note(f"The search: links of sharpness {sharpness:g}, {walked}; alone, {ways[several]} counts.")
-    note(f"Saved in {out}. Next:  q2p evaluate {out}")
+    note(f"Saved in {joined.folder}. Next:  q2p evaluate {joined.folder}")
 
 
 def _join_as(out: Path, vectors: Run, links: Run, graph: Graph, like: Path, device: str, json: bool) -> None:
     from query2particles.joined import join_as, open_joined
     from query2particles.show import note, print_json
+    from query2particles.training.fit import calibrate_where_possible
 
     joined = join_as(out, vectors, links, graph, open_joined(like))
-    calibrate_where_possible(joined, graph, device)
+    calibrate_where_possible(joined, graph, device, listener())
     if json:
         print_json({"run": str(out), "as": str(like), "search": joined.search._asdict()})
         return

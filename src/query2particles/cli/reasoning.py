@@ -9,9 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from enum import StrEnum
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -20,18 +18,15 @@ import typer
 
 from query2particles.cli.graphs import columns_named
 from query2particles.cli.root import Json, SplitName, app, split_of, writable
-from query2particles.cli.training import Device, DeviceName, device_named
+from query2particles.cli.training import Device, DeviceName, device_named, listener
 from query2particles.errors import QueryError, SourceError, UsageError
 
 if TYPE_CHECKING:
-    from query2particles.calibration import Calibration
-    from query2particles.graph.graph import Graph
     from query2particles.graph.readers import Meter
     from query2particles.graph.tables import TableReader
-    from query2particles.run import Run
     from query2particles.score import Scored, Scorer, Triple
 
-__all__ = ["calibrate", "calibrate_run", "discover", "export", "score"]
+__all__ = ["calibrate", "discover", "export", "score"]
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 MovedGraph = Annotated[str | None, typer.Option(help="The run's graph, where it is no longer where it was.")]
@@ -62,43 +57,6 @@ class TableName(StrEnum):
     csv = "csv"
 
 
-def calibrate_run(run: Run, graph: Graph, device: str, seconds: float | None = None) -> Calibration:
-    """Learn a run's probabilities from natural questions, and save them with their picture, where it can be drawn.
-
-    On a CPU, no more questions are asked than fit into the `seconds`.
-    """
-    from query2particles.calibration import (
-        RELIABILITY,
-        plot_reliability,
-        questions_for,
-        save_calibration,
-        weights_digest,
-    )
-    from query2particles.calibration import calibrate as fit
-    from query2particles.methods.registry import attach_stored
-    from query2particles.query.algebra import SHAPES
-    from query2particles.show import progress_bar
-
-    training = run.config.training
-    if not training.holds_out:
-        facts = "all facts, those of validation among them" if training.all_edges else "validation facts, too"
-        raise UsageError(
-            f"{run.folder} was trained on {facts}: nothing is left to learn from how sure it may be. Train a run "
-            f"without {'--all-edges' if training.all_edges else 'valid_edges'}"
-        )
-    weights = weights_digest(run)  # taken first: should training save newer ones meanwhile, they have no calibration
-    model, stored = run.model(graph, device), graph.without("valid")
-    attach_stored(model, stored)
-    asked = questions_for(len(graph.entities), device, seconds)
-    with progress_bar("calibrating", asked["one_hop"] + asked["longer"] * (len(SHAPES) - 1)) as progress:
-        fitted, judged = fit(model, stored, graph.at("test"), **asked, unions=training.unions, progress=progress)
-    saved = save_calibration(run, replace(fitted, weights=weights))
-    if find_spec("matplotlib") is not None:  # a machine that only trains needs none
-        title = f"{run.folder.name}: what guesses claim and what comes true, on questions that no fit had seen"
-        plot_reliability(judged, run.folder / RELIABILITY, title=title)
-    return saved
-
-
 @app.command()
 def calibrate(run: RunFolder, graph: MovedGraph = None, device: Device = DeviceName.auto, json: Json = False) -> None:
     """Learn from natural questions how likely a run's guesses are true. Training ends with this by itself."""
@@ -106,10 +64,11 @@ def calibrate(run: RunFolder, graph: MovedGraph = None, device: Device = DeviceN
     from query2particles.files import check_writable
     from query2particles.joined import open_run
     from query2particles.show import note, print_calibration, print_json
+    from query2particles.training.fit import calibrate_run
 
     opened = open_run(run)
     check_writable(run / CALIBRATION)
-    found = calibrate_run(opened, opened.graph(graph), device_named(device))
+    found = calibrate_run(opened, opened.graph(graph), device_named(device), listener=listener())
     if json:
         print_json({"run": str(run), "figures": found.as_json()["figures"]})
         return

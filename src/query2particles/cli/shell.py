@@ -20,7 +20,7 @@ from query2particles.cli.root import SplitName, app, split_of
 from query2particles.errors import Query2ParticlesError, UsageError
 
 if TYPE_CHECKING:
-    from query2particles.answer import Answered, Question, Reasoner
+    from query2particles.answer import Answers, Question, Reasoner
     from query2particles.graph.graph import Graph
 
 __all__ = ["Shell", "completions", "history_file", "shell"]
@@ -96,7 +96,7 @@ class Shell:
     reasoner: Reasoner
     question: Question
     """How the next one is asked; its text does not matter."""
-    last: Answered | None = None
+    last: Answers | None = None
     closed: bool = False
 
     def hear(self, line: str) -> bool:
@@ -134,7 +134,7 @@ class Shell:
         place = _whole_number(number, ":explain takes the number of an answer")
         if not place <= len(answered.answers):
             raise UsageError(f"there is no answer {place}: the last question has {len(answered.answers)} here")
-        print_evidence(self.reasoner.explain(answered.query, answered.answers[place - 1].entity))
+        print_evidence(self.reasoner.explain(answered.query, answered.answers[place - 1].entity_id))
 
     def _k(self, number: str) -> None:
         self.question = replace(self.question, k=_whole_number(number, ":k takes how many answers to name"))
@@ -184,7 +184,7 @@ class Shell:
     def _quit(self, _: str) -> None:
         self.closed = True
 
-    def _answered(self) -> Answered:
+    def _answered(self) -> Answers:
         if self.last is None:
             raise UsageError("there are no answers yet; ask something first")
         return self.last

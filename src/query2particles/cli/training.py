@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -15,27 +15,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from query2particles.cli.root import Json, Stopped, app
-from query2particles.errors import UsageError, WorkloadError
+from query2particles.errors import UsageError
 
 if TYPE_CHECKING:
     from query2particles.config import Config
     from query2particles.distributed import Group
     from query2particles.graph.graph import Graph
-    from query2particles.planning import Plan
     from query2particles.run import Run
     from query2particles.train import Progress, Trained
+    from query2particles.training.fit import Listener
 
 __all__ = [
     "Device",
     "DeviceName",
     "UnionsName",
-    "calibrate_where_possible",
     "device_named",
+    "listener",
     "next_step",
-    "note_plan",
     "stoppable",
     "train",
-    "train_watched",
 ]
 
 
@@ -53,12 +51,16 @@ class UnionsName(StrEnum):
 
 def device_named(name: DeviceName) -> str:
     """The device that is meant: `auto` takes the GPU where there is one."""
-    import torch
+    from query2particles.training.fit import device_named as named
 
-    found = torch.cuda.is_available()
-    if name is DeviceName.cuda and not found:
-        raise UsageError("this machine has no CUDA device that torch can use; leave out --device, or say --device cpu")
-    return "cuda" if found and name is not DeviceName.cpu else "cpu"
+    return named(name.value)
+
+
+def listener(*, quiet: bool = False) -> Listener:
+    """What shows a person how a fit goes, and how to go on after Ctrl-C; `quiet` where JSON is to follow."""
+    from query2particles.show import listener as shown
+
+    return replace(shown(tables=not quiet), stoppable=stoppable)
 
 
 Device = Annotated[DeviceName, typer.Option(help="`auto`: the GPU where there is one.")]
@@ -120,9 +122,10 @@ def train(
     from query2particles.presets import preset as preset_named
     from query2particles.run import Run
     from query2particles.show import note, print_json, print_trained
+    from query2particles.training.fit import Fit, calibrate_where_possible, check_minutes, train_watched
 
     begin = time.perf_counter()
-    _check_minutes(minutes, settings or ())
+    check_minutes(minutes, settings or ())
     why_one = _why_one_method(
         {"--config": config, "--unions": unions, "--all-edges": all_edges, "--tensorboard": tensorboard},
         preset,
@@ -136,7 +139,7 @@ def train(
     small = config is None and device_named(device) == "cpu"  # a file of settings says what differs from the default
     start_from = preset or ("small" if small else "default")
     if to_train == "best" and not to_resume:
-        from query2particles.cli.joining import Parts, train_best
+        from query2particles.cli.joining import train_best
 
         if graph is None or out is None or resume is not None or config is not None:
             raise UsageError(
@@ -153,7 +156,8 @@ def train(
         own = [*(settings or ()), *([] if seed is None else [f"seed={seed}"])]
         if preset is None:
             _note_preset(start_from)
-        train_best(Parts(graph, out, start_from, own), device_named(device), json, minutes, begin)
+        fit = Fit(open_graph(graph), graph, out, start_from, own, device_named(device), minutes, begin)
+        train_best(fit, json)
         return
     writer = _tensorboard_writer() if tensorboard else None
     chosen = {
@@ -205,7 +209,8 @@ def train(
             run, opened, where = _resumed(resume, graph, settings or (), device, leads=leads)
         if group is not None:
             where = own_device
-        trained = train_watched(run, opened, where, writer, group)
+        reports = () if writer is None or not leads else (writer(run.folder),)
+        trained = train_watched(run, opened, where, listener(), reports, group)
     if not leads:
         if trained.signal is not None:
             raise Stopped(trained.signal)
@@ -223,7 +228,7 @@ def train(
         )
         raise Stopped(trained.signal)
     seconds = None if minutes is None else Budget.of(minutes, joined=False).probabilities
-    calibrate_where_possible(run, opened, where, seconds=seconds)
+    calibrate_where_possible(run, opened, where, listener(), seconds=seconds)
     if not json:
         note(f"Saved in {run.folder}.{next_step(run, opened)}")
 
@@ -255,79 +260,18 @@ def _note_preset(preset: str) -> None:
         note("note: on a CPU, this takes --preset small; --preset default has the sizes for a GPU")
 
 
-def _check_minutes(minutes: float | None, settings: Sequence[str]) -> None:
-    if minutes is None:
-        return
-    if not 0 < minutes < math.inf:
-        raise UsageError(f"--minutes is a number above 0, not {minutes:g}")
-    from query2particles.config import key_of
-
-    if any(key_of(setting).rpartition(".")[2] == "updates" for setting in settings):
-        raise UsageError("--minutes says how many updates there are: leave out it, or updates")
-
-
 def _planned(
     config: Config, graph: Graph, device: str, minutes: float, settings: Sequence[str], begin: float
 ) -> Config:
     """The configuration in a size that is trained in so many minutes since `begin`, which is said."""
     from query2particles.config import key_of
     from query2particles.planning import plan_part
+    from query2particles.training.fit import note_plan
 
     spent = time.perf_counter() - begin
     plan = plan_part(config, graph, device, minutes, spent=spent, fixed=set(map(key_of, settings)))
-    note_plan(plan, minutes)
+    note_plan(plan, minutes, listener())
     return plan.config
-
-
-def note_plan(plan: Plan, minutes: float) -> None:
-    """Say what was chosen for so many minutes, and where they are few."""
-    from query2particles.show import note
-
-    note(f"note: for {minutes:g} minutes on this machine: {plan}")
-    if (enough := plan.minutes_that_suffice(minutes)) is not None:
-        note(f"note: that is short for this graph, whose facts are hardly seen twice; better take --minutes {enough}")
-
-
-def train_watched(
-    run: Run,
-    graph: Graph,
-    device: str,
-    writer: Callable[[Path], Callable[[Progress], None]] | None = None,
-    group: Group | None = None,
-) -> Trained:
-    """Train it to its end, or to a signal, with a bar, which one of several processes shows."""
-    from query2particles.show import note, progress_training
-    from query2particles.train import train as train_run
-
-    if group is not None and not group.leads:
-        return train_run(run, graph, device=device, group=group)
-    with progress_training(run.config.training.updates) as show:
-        reports = [show, writer(run.folder)] if writer else [show]
-        return train_run(
-            run,
-            graph,
-            device=device,
-            group=group,
-            on_progress=lambda progress: [report(progress) for report in reports],
-            on_note=lambda words: note(f"note: {words}"),
-        )
-
-
-def calibrate_where_possible(run: Run, graph: Graph, device: str, then: str = "", seconds: float | None = None) -> None:
-    """Let the run say how sure it is of its answers; where no facts or too few tell, it goes without.
-
-    `then` is what else to do for whoever stops it, and `seconds` how long it may take.
-    """
-    from query2particles.cli.reasoning import calibrate_run
-    from query2particles.show import note
-
-    try:
-        with stoppable(
-            "answers were given probabilities", f"The run is saved. To go on:  q2p calibrate {run.folder}{then}"
-        ):
-            calibrate_run(run, graph, device, seconds)
-    except (UsageError, WorkloadError) as error:
-        note(f"note: answers of this run will carry no probabilities: {error}")
 
 
 @contextmanager

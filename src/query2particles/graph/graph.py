@@ -10,24 +10,43 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from query2particles.errors import GraphError, clipped
+from query2particles.errors import GraphError, UsageError, clipped
 from query2particles.files import new_folder
 from query2particles.graph.arrays import unreadable
 from query2particles.graph.edges import Edges, Ints
 from query2particles.graph.vocabulary import Vocabulary
 
-__all__ = ["SPLITS", "Graph", "Split", "checked_about", "is_graph_file", "is_graph_folder", "smaller"]
+if TYPE_CHECKING:
+    from query2particles.query.expression import Expression
+
+__all__ = [
+    "HELD_OUT",
+    "SPLITS",
+    "Graph",
+    "Split",
+    "Splits",
+    "checked_about",
+    "is_graph_file",
+    "is_graph_folder",
+    "smaller",
+]
 
 Split: TypeAlias = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
+
+Splits: TypeAlias = tuple[float, float] | None
+"""The shares of facts that are drawn for validation and for test; None draws none."""
+
+HELD_OUT: Splits = (0.1, 0.1)
+"""What is drawn unless the caller says otherwise: without validation facts nothing tells how sure a guess may be."""
 
 _FORMAT = 1
 _MANIFEST = "graph.json"
@@ -54,6 +73,100 @@ class Graph:
     relations: Vocabulary
     levels: Mapping[Split, Edges]
     about: Mapping[str, Any] = field(default_factory=dict)
+    source: str | None = None
+    """Where it can be opened again: a folder, or the name of the embedded graph; None: it is in memory alone."""
+
+    @staticmethod
+    def from_triples(
+        triples: Iterable[Sequence[Any]],
+        *,
+        splits: Splits = HELD_OUT,
+        seed: int = 0,
+        labels: Mapping[str, str] | None = None,
+        name: str | None = None,
+    ) -> Graph:
+        """The graph of (head, relation, tail), by name.
+
+        A tenth of the facts each is held out for validation and for test, unless `splits` says otherwise: they count as
+        facts when questions are asked, but no model is trained on them, so that they tell how good it is.
+
+            >>> Graph.from_triples([("Ann", "knows", "Bob"), ("Bob", "knows", "Cem")], splits=None)
+            Graph('triples', 3 entities, 1 relation, 2 facts)
+        """
+        from query2particles.graph.frames import graph_of_triples
+
+        return graph_of_triples(triples, splits=splits, seed=seed, labels=labels, name=name)
+
+    @staticmethod
+    def from_pandas(
+        frame: Any,
+        head: str = "head",
+        relation: str = "relation",
+        tail: str = "tail",
+        *,
+        splits: Splits = HELD_OUT,
+        seed: int = 0,
+        labels: Mapping[str, str] | None = None,
+        name: str | None = None,
+    ) -> Graph:
+        """The graph of a pandas data frame with a fact in each row; `head`, `relation` and `tail` name its columns."""
+        from query2particles.graph.frames import graph_of_columns
+
+        columns = [_column(frame, one) for one in (head, relation, tail)]
+        return graph_of_columns(*columns, source="DataFrame", splits=splits, seed=seed, labels=labels, name=name)
+
+    @staticmethod
+    def from_polars(
+        frame: Any,
+        head: str = "head",
+        relation: str = "relation",
+        tail: str = "tail",
+        *,
+        splits: Splits = HELD_OUT,
+        seed: int = 0,
+        labels: Mapping[str, str] | None = None,
+        name: str | None = None,
+    ) -> Graph:
+        """The same of a polars data frame."""
+        from query2particles.graph.frames import graph_of_columns
+
+        columns = [_column(frame, one).to_arrow() for one in (head, relation, tail)]
+        return graph_of_columns(*columns, source="DataFrame", splits=splits, seed=seed, labels=labels, name=name)
+
+    @staticmethod
+    def from_networkx(
+        graph: Any,
+        relation: str = "relation",
+        *,
+        splits: Splits = HELD_OUT,
+        seed: int = 0,
+        labels: Mapping[str, str] | None = None,
+        name: str | None = None,
+    ) -> Graph:
+        """The graph of a networkx graph; `relation` is the attribute of edges that names their relation."""
+        from query2particles.graph.frames import graph_of_networkx
+
+        return graph_of_networkx(graph, relation, splits=splits, seed=seed, labels=labels, name=name)
+
+    @staticmethod
+    def from_rdf(
+        graph: Any,
+        *,
+        splits: Splits = HELD_OUT,
+        seed: int = 0,
+        labels: Mapping[str, str] | None = None,
+        name: str | None = None,
+    ) -> Graph:
+        """The graph of an RDFLib graph; its literals are dropped, but for the labels of its resources."""
+        from query2particles.graph.frames import graph_of_rdf
+
+        return graph_of_rdf(graph, splits=splits, seed=seed, labels=labels, name=name)
+
+    def __repr__(self) -> str:
+        facts = sum(self.facts().values())
+        counts = ((len(self.entities), "entity", "entities"), (len(self.relations), "relation", "relations"))
+        words = [f"{count:,} {one if count == 1 else many}" for count, one, many in (*counts, (facts, "fact", "facts"))]
+        return f"Graph({self.name!r}, {', '.join(words)})"
 
     @staticmethod
     def of(
@@ -78,6 +191,12 @@ class Graph:
             else:
                 raise GraphError("the training split has no facts")
         return Graph(entities, relations, levels, about or {})
+
+    def __getitem__(self, entity: str) -> Expression:
+        """An entity by name or label, to build a question from: graph["French"].inverse("speaks")."""
+        from query2particles.query.expression import Expression
+
+        return Expression.of(self, entity)
 
     def at(self, split: Split) -> Edges:
         """The edges of a nested level."""
@@ -130,8 +249,9 @@ class Graph:
         counts = [self.at(split).facts for split in SPLITS]
         return {split: count - below for split, count, below in zip(SPLITS, counts, [0, *counts], strict=False)}
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: str | Path) -> None:
         """Write the graph as a folder; an older one there is replaced in one step."""
+        folder = Path(folder)
         with new_folder(folder, replaces=is_graph_file) as partial:
             self.entities.save(partial, "entities")
             self.relations.save(partial, "relations")
@@ -157,8 +277,9 @@ class Graph:
         return [split for split in SPLITS if split == "train" or self.at(split) is not self.at(smaller(split))]
 
     @staticmethod
-    def open(folder: Path) -> Graph:
+    def open(folder: str | Path) -> Graph:
         """Memory-map a folder that `save` wrote. A damaged one is an error, here or when its edges are first used."""
+        folder = Path(folder)
         try:
             manifest = json.loads((folder / _MANIFEST).read_text("utf-8"))
             if not isinstance(manifest, dict):
@@ -185,10 +306,16 @@ class Graph:
                 if split in stored
                 else levels[smaller(split)]
             )
-        graph = Graph(*vocabularies, levels, about)
+        graph = Graph(*vocabularies, levels, about, str(folder.resolve()))
         if graph.facts() != facts:
             raise unreadable(folder, f"{_MANIFEST} counts other facts than there are")
         return graph
+
+
+def _column(frame: Any, name: str) -> Any:
+    if name not in frame.columns:
+        raise UsageError(f"there is no column {name!r}; there are {', '.join(map(repr, frame.columns))}")
+    return frame[name]
 
 
 def checked_about(about: object) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from query2particles.graph.vocabulary import Vocabulary, local_name
 
 __all__ = [
     "ImportOptions",
+    "assembled",
     "describe",
     "import_graph",
     "literal_labels",
@@ -120,26 +121,33 @@ def import_graph(
     if not table.rows["train"]:
         raise no_facts(files)
 
+    rdf = [reader for several in readers.values() for reader in several if isinstance(reader, RdfReader)]
+    labels = source_labels(options.labels, rdf)
+    graph, counts = assembled(table, options, labels, {**literal_labels(rdf), **labels})
+    unknown = len(labels.keys() - set(table.entities) - set(table.relations)) if labels else 0
+    return dataclasses.replace(graph, about=describe(sources, files, options, counts, rdf, unknown))
+
+
+def assembled(
+    table: FactTable, options: ImportOptions, labels: Mapping[str, str], entity_labels: Mapping[str, str]
+) -> tuple[Graph, dict[str, Any]]:
+    """The graph of facts as they were read, split as the options say, and what was dropped or drawn on the way."""
     if options.fractions is None:
         table, dropped = table.seen_only() if options.unseen == "drop" else (table.all_seen(), 0)
         facts = {split: table.facts(split) for split in SPLITS}
-        splits: dict[str, Any] = {"unseen_dropped": dropped}
+        counts: dict[str, Any] = {"unseen_dropped": dropped}
     else:
         facts, kept = draw_splits(
             table.facts("train"), len(table.entities), len(table.relations), options.fractions, options.seed
         )
-        splits = {"split": {"fractions": list(options.fractions), "seed": options.seed, "kept_in_train": kept}}
-
-    rdf = [reader for several in readers.values() for reader in several if isinstance(reader, RdfReader)]
-    labels = source_labels(options.labels, rdf)
+        counts = {"split": {"fractions": list(options.fractions), "seed": options.seed, "kept_in_train": kept}}
     graph = Graph.of(
-        Vocabulary.of(table.entities, _labelled(table.entities, {**literal_labels(rdf), **labels})),
+        Vocabulary.of(table.entities, _labelled(table.entities, entity_labels)),
         Vocabulary.of(table.relations, _labelled(table.relations, labels)),
         facts,
     )
-    splits["duplicates"] = sum(table.rows.values()) - graph.at("test").facts
-    unknown = len(labels.keys() - set(table.entities) - set(table.relations)) if labels else 0
-    return dataclasses.replace(graph, about=describe(sources, files, options, splits, rdf, unknown))
+    counts["duplicates"] = sum(table.rows.values()) - graph.at("test").facts
+    return graph, counts
 
 
 def no_facts(files: Mapping[Split, Sequence[Path]]) -> SourceError:

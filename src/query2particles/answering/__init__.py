@@ -1,0 +1,1 @@
+"""Answering: from a run folder to ranked answers with probabilities and evidence."""

@@ -1,0 +1,1 @@
+"""Training: from a graph to a run folder."""
