@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -152,6 +153,27 @@ def oracle(query: Query, known: Successors, everything: frozenset[int]) -> set[i
             return set().union(*(oracle(branch, known, everything) for branch in several))
         case Complement(inner):
             return set(everything - oracle(inner, known, everything))
+
+
+def lacking(query: Query, v: int, stored: Successors, whole: Successors) -> float:
+    """How many edges the best proof of v lacks, by looking at all of them; infinite where there is none."""
+    match query:
+        case Anchor(e):
+            return 0 if v == e else math.inf
+        case Project(inner, r):
+            return min(
+                (
+                    lacking(inner, u, stored, whole) + (v not in stored.get((u, r), ()))
+                    for u in whole.get((v, r ^ 1), ())
+                ),
+                default=math.inf,
+            )
+        case Intersect(several):
+            return sum(lacking(branch, v, stored, whole) for branch in several)
+        case Union(several):
+            return min(lacking(branch, v, stored, whole) for branch in several)
+        case Complement(inner):
+            return math.inf if lacking(inner, v, stored, whole) < math.inf else 0
 
 
 def by_shape(several: Sequence[Query]) -> tuple[dict[Query, list[tuple[int, ...]]], list[tuple[Query, int]]]:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from query2particles.errors import QueryError
 from query2particles.query.algebra import (
     EPFO,
+    EXTRA_SHAPES,
     NEGATION,
     SHAPES,
     Anchor,
@@ -54,6 +55,13 @@ def test_the_fourteen_shapes() -> None:
         assert numbered(shape) == shape
 
 
+def test_extra_shapes_have_names_and_are_none_of_the_fourteen() -> None:
+    assert not EXTRA_SHAPES.keys() & SHAPES.keys()
+    assert nickname(abstract(shape_named("p(p(p(p(e))))"))[0]) == "4p"
+    assert nickname(abstract(shape_named("i(p(e),p(e),p(e),p(e))"))[0]) == "4i"
+    assert {name: shape_named(name) for name in EXTRA_SHAPES} == EXTRA_SHAPES
+
+
 @given(QUERIES)
 def test_abstract_and_ground_are_inverse(query: Query) -> None:
     shape, ids = abstract(query)
@@ -93,7 +101,7 @@ def test_depth_and_size() -> None:
     assert (depth(SHAPES["inp"]), size(SHAPES["inp"])) == (4, 7)
 
 
-@pytest.mark.parametrize("name", ["", "4p", "x", "p", "p(", "p()", "p(e,e)", "i(e)", "i(e,e", "i(e,e)e", "p(" * 500])
+@pytest.mark.parametrize("name", ["", "5p", "x", "p", "p(", "p()", "p(e,e)", "i(e)", "i(e,e", "i(e,e)e", "p(" * 500])
 def test_no_such_shape(name: str) -> None:
     with pytest.raises(QueryError):
         shape_named(name)

@@ -2,65 +2,29 @@
 
 from __future__ import annotations
 
-import math
 import random
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import worlds
 from query2particles.engine.execute import execute
 from query2particles.engine.plan import compile_shapes
-from query2particles.graph.edges import Edges
-from query2particles.query.algebra import (
-    SHAPES,
-    Anchor,
-    Complement,
-    Intersect,
-    Project,
-    Query,
-    Union,
-    abstract,
-    ground,
-)
+from query2particles.query.algebra import SHAPES, Query, abstract, ground
 from query2particles.workload import hardness as module
 from query2particles.workload.hardness import hardness
 from query2particles.workload.labels import label, labels_between
 from query2particles.workload.selection import drawn_queries
-from worlds import queries, random_graph
+from worlds import queries, random_graph, successors
 
 GRAPH = random_graph(4, entities=25, relations=2, facts=140)
 TRAIN, WHOLE = GRAPH.at("train"), GRAPH.at("test")
 
 
-def edges_of(edges: Edges) -> set[tuple[int, int, int]]:
-    return {
-        (head, relation, tail)
-        for head in range(edges.entities)
-        for relation in range(edges.relations)
-        for tail in edges.tails_of(head, relation).tolist()
-    }
-
-
-STORED, ALL = edges_of(TRAIN), edges_of(WHOLE)
-
-
-def lacking(query: Query, v: int) -> float:
-    """How many edges the best proof of v lacks, by looking at all of them; infinite where there is none."""
-    match query:
-        case Anchor(e):
-            return 0 if v == e else math.inf
-        case Project(inner, r):
-            costs = [lacking(inner, u) + ((u, r, v) not in STORED) for u in range(25) if (u, r, v) in ALL]
-            return min(costs, default=math.inf)
-        case Intersect(several):
-            return sum(lacking(branch, v) for branch in several)
-        case Union(several):
-            return min(lacking(branch, v) for branch in several)
-        case Complement(inner):
-            return math.inf if lacking(inner, v) < math.inf else 0
-    raise AssertionError(query)
+lacking = partial(worlds.lacking, stored=successors(GRAPH, "train"), whole=successors(GRAPH, "test"))
 
 
 @pytest.mark.parametrize("name", SHAPES)

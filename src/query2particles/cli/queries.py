@@ -9,7 +9,7 @@ import typer
 
 from query2particles import __version__
 from query2particles.cli.root import GraphName, Json, Seed, SplitName, app, split_of
-from query2particles.errors import SamplingError
+from query2particles.errors import SamplingError, UsageError, clipped
 
 if TYPE_CHECKING:
     from query2particles.query.algebra import Query
@@ -94,6 +94,15 @@ def sample(
     ] = SplitName.test,
     cap: Annotated[int, typer.Option(min=1, help="The most new (or lost) answers that a query may have.")] = 100,
     seed: Seed = 0,
+    missing: Annotated[
+        str | None,
+        typer.Option(
+            "--missing",
+            metavar="N|all",
+            help="A hard set: only answers whose best proof lacks exactly N links of the training graph are ranked. "
+            "`all` is every hop of the shape; with several, e.g. `1,2,3`, there are --count queries of each.",
+        ),
+    ] = None,
     every_1p: Annotated[
         bool, typer.Option("--every-1p", help="All one-hop queries of the split, as the benchmarks have it.")
     ] = False,
@@ -108,14 +117,14 @@ def sample(
     from query2particles.query.algebra import SHAPES, nickname
     from query2particles.show import note, print_json, print_table, progress_bar
     from query2particles.workload.benchmark import check_addable, write_set
-    from query2particles.workload.sample import sample_shape
+    from query2particles.workload.sample import joined_samples, sample_shape
 
     opened = open_graph(graph)
-    wanted = shapes_named(shapes)
+    wanted = _with_missing(shapes_named(shapes), missing)
     check_addable(out, opened, split_of(split), wanted, replace=replace)
     drawn = []
     with progress_bar("drawing queries", count * len(wanted)) as progress:
-        for shape in wanted:
+        for shape, number in wanted:
             many = None if every_1p and shape == SHAPES["1p"] else count
             drawn.append(
                 sample_shape(
@@ -125,50 +134,68 @@ def sample(
                     split=split_of(split),
                     cap=cap,
                     seed=seed,
+                    missing=number,
                     allow_fewer=allow_fewer,
                     progress=progress,
                 )
             )
     about = {"source": f"drawn by query2particles {__version__} from {opened.name}, cap {cap}, seed {seed}"}
-    kept = {one.shape: one for one in drawn if len(one.ids)}
-    if not kept:
+    batch, labels, numbers = joined_samples(drawn)
+    if not batch:
         raise SamplingError(f"no query of these shapes could be grounded on the {split.value} split of {opened.name}")
-    batch, labels = (
-        {shape: one.ids for shape, one in kept.items()},
-        {shape: one.labels for shape, one in kept.items()},
-    )
-    write_set(out, opened, split_of(split), batch, labels, about=about, replace=replace)
+    write_set(out, opened, split_of(split), batch, labels, missing=numbers, about=about, replace=replace)
     rows = [
-        (
-            nickname(one.shape),
-            len(one.ids),
-            int(one.labels.easy.sizes.sum()),
-            int(one.labels.hard.sizes.sum()),
-            one.attempts,
-        )
+        {
+            "shape": nickname(one.shape),
+            **({"missing": one.missing} if missing else {}),
+            "queries": len(one.ids),
+            "easy": int(one.labels.easy.sizes.sum()),
+            "hard": int(one.labels.hard.sizes.sum()),
+            "draws": one.attempts,
+        }
         for one in drawn
     ]
     if json:
-        keys = ("shape", "queries", "easy", "hard", "draws")
-        print_json(
-            {"out": str(out), "split": split.value, "shapes": [dict(zip(keys, row, strict=True)) for row in rows]}
-        )
+        print_json({"out": str(out), "split": split.value, "shapes": rows})
     else:
-        print_table(
-            f"{split.value} queries of {opened.name}",
-            ("shape", "queries", "easy", "hard", "draws"),
-            rows,
-            right=(1, 2, 3, 4),
-        )
+        title = f"{split.value} queries of {opened.name}"
+        print_table(title, tuple(rows[0]), [tuple(row.values()) for row in rows], right=range(1, len(rows[0])))
         note(f"Saved in {out}. Next:  q2p data check {out} --graph {graph}")
 
 
+def _with_missing(shapes: list[Query], text: str | None) -> list[tuple[Query, int]]:
+    """Every shape with the numbers of missing links to draw queries of; 0 where any number will do."""
+    from query2particles.query.algebra import nickname
+    from query2particles.show import note
+    from query2particles.workload.hardness import most_missing
+
+    if text is None:
+        return [(shape, 0) for shape in shapes]
+    numbers = list(dict.fromkeys(part.strip() for part in text.split(",")))
+    if not all(part == "all" or (part.isascii() and part.isdigit() and int(part)) for part in numbers):
+        raise UsageError(f"--missing {clipped(text)} is neither `all` nor numbers of links, such as 2 or 1,2,3")
+    possible: dict[tuple[Query, int], None] = {}
+    left_out = []
+    for shape in shapes:
+        most = most_missing(shape)
+        for part in numbers:
+            number = most if part == "all" else int(part)
+            if 0 < number <= most:
+                possible[shape, number] = None
+            else:
+                left_out.append(f"{part} of {nickname(shape)}")
+    if left_out:
+        words = f"no answer lacks so many links: {', '.join(left_out)}"
+        if not possible:
+            raise UsageError(f"{words}; name other --shapes, or fewer links (--missing)")
+        note(f"note: {words}: left out")
+    return list(possible)
+
+
 def shapes_named(text: str) -> list[Query]:
-    """Shapes from a comma-separated list; commas inside parentheses belong to a spelled shape."""
+    """Shapes from a comma-separated list, `all` for the fourteen; commas in parentheses belong to a spelled shape."""
     from query2particles.query.algebra import SHAPES, shape_named
 
-    if text == "all":
-        return list(SHAPES.values())
     names, level = [""], 0
     for character in text:
         level += (character == "(") - (character == ")")
@@ -176,4 +203,5 @@ def shapes_named(text: str) -> list[Query]:
             names.append("")
         else:
             names[-1] += character
-    return list(dict.fromkeys(shape_named(name.strip()) for name in names))
+    several = (SHAPES.values() if name.strip() == "all" else [shape_named(name.strip())] for name in names)
+    return list(dict.fromkeys(shape for own in several for shape in own))

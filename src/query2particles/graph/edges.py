@@ -67,11 +67,30 @@ class Edges:
     @staticmethod
     def of(heads: Ints, relations: Ints, tails: Ints, *, entity_count: int, relation_count: int) -> Edges:
         """The edges of these facts (one or more), relations as stored, 0 … relation_count − 1; repeats count once."""
-        directed = 2 * relation_count
         keys, ends = sorted_edges(heads, relations, tails, entity_count=entity_count, relation_count=relation_count)
-        first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+        return Edges._in_rows(keys, ends, entity_count, 2 * relation_count)
+
+    @staticmethod
+    def _in_rows(keys: npt.NDArray[np.int64], tails: npt.NDArray[np.int32], entities: int, relations: int) -> Edges:
+        """Edges, sorted and different, each with the key of its row."""
+        first = np.flatnonzero(np.diff(keys, prepend=-1))
         offsets: Ints = np.append(first, len(keys)).astype(offset_kind(len(keys)))
-        return Edges(entity_count, directed, keys[first], offsets, ends)
+        return Edges(entities, relations, keys[first], offsets, tails)
+
+    def without(self, smaller: Edges) -> Edges:
+        """The edges that a smaller level of the same graph does not have. Only rows that differ are read."""
+        longer = [
+            keys[lengths > smaller.lengths_of(*np.divmod(keys, self.relations))] for keys, lengths in self.row_blocks()
+        ]
+        keys = np.concatenate(longer)
+        rows = np.divmod(keys, self.relations)
+
+        def packed(level: Edges) -> npt.NDArray[np.int64]:
+            lengths, tails = level.tails_at(level.rows_of(*rows))
+            return np.repeat(keys, lengths) * self.entities + tails
+
+        left, tails = np.divmod(np.setdiff1d(packed(self), packed(smaller), assume_unique=True), self.entities)
+        return Edges._in_rows(left, tails.astype(np.int32), self.entities, self.relations)
 
     def __len__(self) -> int:
         return len(self.tails)

@@ -9,7 +9,8 @@ anchor before the relations applied to it:
 
 Shapes are what gets compiled; a batch is {shape: ids of n queries}. Branches of a shape stand in one canonical order
 (deepest first, then positive before negated), so that A & B and B & A have one shape. The order agrees with the
-published order of the fourteen benchmark shapes, whose nicknames are the table `SHAPES`.
+published order of the fourteen benchmark shapes, whose nicknames are the table `SHAPES`; `EXTRA_SHAPES` are known by
+name as well, and are meant only where they are named.
 
 Relations come in pairs: 2k is a relation as stored, 2k + 1 its inverse.
 """
@@ -25,6 +26,7 @@ from query2particles.errors import QueryError
 
 __all__ = [
     "EPFO",
+    "EXTRA_SHAPES",
     "GROUPS",
     "GROUP_NAMES",
     "MAX_DEPTH",
@@ -251,7 +253,14 @@ SHAPES: dict[str, Query] = {
 }
 """The fourteen shapes of the benchmarks: p projection, i intersection, u union, n complement."""
 
-_NICKNAMES = {shape: name for name, shape in SHAPES.items()}
+EXTRA_SHAPES: dict[str, Query] = {
+    "4p": _shape(_chain(0, 0, 0, 0)),
+    "4i": _shape(Intersect((_1P, _1P, _1P, _1P))),
+}
+"""Shapes of other benchmarks: no table of the fourteen and no average has them."""
+
+_NAMED = SHAPES | EXTRA_SHAPES
+_NICKNAMES = {shape: name for name, shape in _NAMED.items()}
 
 
 @lru_cache(maxsize=4096)
@@ -262,8 +271,8 @@ def nickname(shape: Query) -> str:
 
 def shape_named(name: str) -> Query:
     """The shape of a nickname, or of a structure spelled as `nickname` spells it."""
-    if name in SHAPES:
-        return SHAPES[name]
+    if name in _NAMED:
+        return _NAMED[name]
     spelled = name.replace(" ", "")
     query, rest = _read_shape(spelled, 0, 0)
     if rest != len(spelled):
@@ -277,7 +286,7 @@ def _read_shape(text: str, at: int, level: int) -> tuple[Query, int]:
         raise QueryError(f"nested deeper than {MAX_DEPTH} levels", text, at)
     letter = text[at : at + 1]
     if letter not in tuple("epiun"):
-        known = ", ".join(SHAPES)
+        known = ", ".join(_NAMED)
         raise QueryError(
             f"there is no such shape; say one of {known}, or spell it, e.g. 'i(p(p(e)),n(p(e)))'", text, at
         )

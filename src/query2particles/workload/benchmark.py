@@ -1,7 +1,8 @@
 r"""Query sets as folders of JSON lines, the form in which the benchmarks are kept.
 
-    <split>-<shape>.jsonl.xz       one query a line, in the nested form of `query/nested`
-    counts.json                    for each file: queries, totals, and a SHA-256 of every hard-answer set
+    <split>-<shape>.jsonl.xz              one query a line, in the nested form of `query/nested`
+    <split>-<shape>-missing<N>.jsonl.xz   only answers that lack exactly N edges are hard (`workload/hardness`)
+    counts.json                           for each file: queries, totals, and a SHA-256 of every hard-answer set
 
 Answers are not stored, they follow from the graph. `hard_sha256` is taken over the sorted lines
 `query + " " + hard answers, ascending, joined by commas + "\n"`.
@@ -32,7 +33,8 @@ from query2particles.graph.edges import Ints
 from query2particles.graph.graph import SPLITS, Graph, Split
 from query2particles.query.algebra import Query, abstract, nickname, numbered, query_ids
 from query2particles.query.nested import from_lists, nested_template
-from query2particles.workload.labels import Labels, label
+from query2particles.workload.hardness import label_missing
+from query2particles.workload.labels import Labels
 
 __all__ = [
     "COUNTS",
@@ -45,6 +47,7 @@ __all__ = [
     "read_counts",
     "read_queries",
     "read_set",
+    "read_set_with_missing",
     "write_set",
 ]
 
@@ -52,6 +55,7 @@ COUNTS = "counts.json"
 _ENDINGS = (".jsonl", ".jsonl.xz", ".jsonl.gz")
 _DIGITS = b"0123456789"
 _LARGEST_ID = 2**63 - 1
+_MISSING = re.compile(r"-missing([0-9]+)$")
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class Check:
 
 
 def query_files(folder: Path) -> dict[tuple[Split, str], Path]:
-    """The query files of a set: {(split, shape's name): path}, in the order of their names."""
+    """The query files of a set: {(split, shape's name, missing edges where it has them): path}, by their names."""
     found: dict[tuple[Split, str], Path] = {}
     for path in sorted(folder.iterdir()):
         stem = path.name.removesuffix(".xz").removesuffix(".gz")
@@ -78,18 +82,34 @@ def query_files(folder: Path) -> dict[tuple[Split, str], Path]:
 
 def read_set(folder: Path, split: Split, shapes: Iterable[str] | None = None) -> dict[Query, Ints]:
     """The queries of one split of a set, all shapes or those named."""
+    return read_set_with_missing(folder, split, shapes)[0]
+
+
+def read_set_with_missing(
+    folder: Path, split: Split, shapes: Iterable[str] | None = None
+) -> tuple[dict[Query, Ints], dict[Query, Ints]]:
+    """As `read_set`; and of each query how many edges its hard answers lack, 0 where any number counts."""
     wanted = None if shapes is None else set(shapes)
     batch: dict[Query, list[Ints]] = {}
+    missing: dict[Query, list[Ints]] = {}
     for (of, name), path in query_files(folder).items():
-        if of == split and (wanted is None or name in wanted):
+        if of == split and (wanted is None or _MISSING.sub("", name) in wanted):
             for shape, ids in read_queries(path).items():
                 batch.setdefault(shape, []).append(ids)
+                missing.setdefault(shape, []).append(np.full(len(ids), _missing_in(name)))
     if not batch:
         which = f" of {', '.join(sorted(wanted))}" if wanted else ""
         raise WorkloadError(
             f"{folder} has no {split} queries{which}; q2p sample GRAPH --split {split} --out {folder} draws some"
         )
-    return {shape: np.concatenate(parts) for shape, parts in batch.items()}
+    found, numbers = ({shape: np.concatenate(parts) for shape, parts in one.items()} for one in (batch, missing))
+    return found, numbers
+
+
+def _missing_in(name: str) -> int:
+    """How many edges the hard answers of a file's queries lack, by its name; 0 where any number counts."""
+    found = _MISSING.search(name)
+    return int(found[1]) if found else 0
 
 
 def read_queries(path: Path) -> dict[Query, Ints]:
@@ -156,28 +176,34 @@ def write_set(
     batch: Batch,
     labels: Mapping[Query, Labels],
     *,
+    missing: Mapping[Query, Ints] | None = None,
     about: Mapping[str, Any] | None = None,
     replace: bool = False,
 ) -> None:
     """Write queries of one split into a set's folder; its other files stay. The folder changes in one step.
 
-    Queries that the folder has already are replaced only if `replace` says so.
+    With `missing`, of each query how many edges its hard answers lack, there is a file for each number. Queries that
+    the folder has already are replaced only if `replace` says so.
     """
+    if missing is None:
+        missing = {shape: np.zeros(len(ids), dtype=np.int64) for shape, ids in batch.items()}
+    files = [(shape, number) for shape in batch for number in np.unique(missing[shape]).tolist()]
     with new_folder(folder, replaces=is_set_file) as partial:
-        check_addable(folder, graph, split, batch, replace=replace)
+        check_addable(folder, graph, split, files, replace=replace)
         counts = read_counts(folder) if (folder / COUNTS).is_file() else {}
         if folder.is_dir():
             for path in folder.iterdir():
                 shutil.copy2(path, partial / path.name)
-        for shape, ids in batch.items():
-            name = _file_name(split, shape)
-            lines = _lines(shape, ids)
+        for shape, number in files:
+            name = _file_name(split, shape, number)
+            rows = np.flatnonzero(missing[shape] == number)
+            lines = _lines(shape, batch[shape][rows])
             for ending in _ENDINGS:
                 (partial / f"{name}{ending}").unlink(missing_ok=True)
             (partial / f"{name}.jsonl.xz").write_bytes(lzma.compress(b"".join(line + b"\n" for line in lines)))
-            found = labels[shape]
+            found = labels[shape].take(rows)
             counts[name] = {
-                "queries": len(ids),
+                "queries": len(rows),
                 "easy_total": int(found.easy.sizes.sum()),
                 "hard_total": int(found.hard.sizes.sum()),
                 "hard_sha256": hard_digest(lines, [found.hard]),
@@ -187,15 +213,20 @@ def write_set(
         (partial / COUNTS).write_text(json.dumps(counts, indent=1) + "\n", "utf-8")
 
 
-def check_addable(folder: Path, graph: Graph, split: Split, shapes: Iterable[Query], *, replace: bool = False) -> None:
-    """Refuse, before any work, to add queries of another graph, or to lose queries that the folder has."""
+def check_addable(
+    folder: Path, graph: Graph, split: Split, files: Iterable[tuple[Query, int]], *, replace: bool = False
+) -> None:
+    """Refuse, before any work, to add queries of another graph, or to lose queries that the folder has.
+
+    A file is a shape and how many edges its hard answers lack, 0 where any number counts.
+    """
     check_replaceable(folder, is_set_file)
     if not (folder / COUNTS).is_file():
         return
     counts = read_counts(folder)
     if any(entry.get("graph", graph.fingerprint) != graph.fingerprint for entry in counts.values()):
         raise UsageError(f"{folder} holds queries of another graph; name another folder")
-    there = [name for shape in shapes if (name := _file_name(split, shape)) in counts]
+    there = [name for file in files if (name := _file_name(split, *file)) in counts]
     if there and not replace:
         raise UsageError(f"{folder} has {', '.join(there)} already; name another folder, or say --replace")
 
@@ -211,10 +242,11 @@ def read_counts(folder: Path) -> dict[str, dict[str, Any]]:
     return counts
 
 
-def _file_name(split: Split, shape: Query) -> str:
+def _file_name(split: Split, shape: Query, missing: int) -> str:
     """The split and the shape's name, or where that is too long for a file its hash: the lines tell the shape."""
     name = nickname(shape)
-    return f"{split}-{name if len(name) <= 100 else hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    stem = f"{split}-{name if len(name) <= 100 else hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    return f"{stem}-missing{missing}" if missing else stem
 
 
 def is_set_file(name: str) -> bool:
@@ -239,16 +271,21 @@ def _lines(shape: Query, ids: Ints) -> list[bytes]:
 def check_set(graph: Graph, folder: Path, *, progress: Callable[[int], object] | None = None) -> Iterator[Check]:
     """Recompute every answer set of a folder and compare it with the stored totals and checksums."""
     counts = read_counts(folder)
-    files = {f"{split}-{shape}": (split, path) for (split, shape), path in query_files(folder).items()}
+    files = {f"{split}-{name}": (split, path) for (split, name), path in query_files(folder).items()}
     for name in sorted(counts.keys() - files.keys()):
         yield Check(name, 0, 0, f"{COUNTS} lists it, but its file is missing", "hard_sha256" in counts[name])
     for name, (split, path) in files.items():
-        queries, hard, problems = _compare(graph, split, path, counts.get(name), progress)
+        queries, hard, problems = _compare(graph, split, path, _missing_in(name), counts.get(name), progress)
         yield Check(name, queries, hard, "; ".join(problems) or None, "hard_sha256" in counts.get(name, {}))
 
 
 def _compare(
-    graph: Graph, split: Split, path: Path, stored: Mapping[str, Any] | None, progress: Callable[[int], object] | None
+    graph: Graph,
+    split: Split,
+    path: Path,
+    missing: int,
+    stored: Mapping[str, Any] | None,
+    progress: Callable[[int], object] | None,
 ) -> tuple[int, int, list[str]]:
     """The queries and hard answers of one file, and what does not agree with what is stored of it."""
     read = _read_lines(path)
@@ -260,7 +297,8 @@ def _compare(
         return queries, 0, ["it was drawn from another graph"]
     if not all(fits(graph.at(split), shape, ids) for shape, ids in batch.items()):
         return queries, 0, ["it names ids that the graph does not have"]
-    labels = label(graph, split, batch, progress=progress)
+    numbers = {shape: np.full(len(ids), missing) for shape, ids in batch.items()}
+    labels = label_missing(graph, split, batch, numbers, progress=progress)
     hard, easy = (
         sum(int(sets.sizes.sum()) for sets in several)
         for several in ([found.hard for found in labels.values()], [found.easy for found in labels.values()])

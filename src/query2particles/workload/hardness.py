@@ -11,11 +11,15 @@ is stored, whatever its question looks like; one of hardness 2 takes two guesses
     intersection  C'_j = ⋃_{a + b = j} C⁽¹⁾_a ∩ C⁽²⁾_b
     union         C'_j = C⁽¹⁾_j ∪ C⁽²⁾_j
     complement    C'_j = what is no answer on the whole graph: that nothing is there takes no edge
+
+A *hard set* asks for answers of one hardness: the other hard answers of its queries count as easy (`only_missing`), so
+that they are filtered out of the ranking.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import ClassVar, TypeAlias
 
@@ -27,10 +31,11 @@ from query2particles.engine.execute import execute
 from query2particles.engine.plan import compile_shapes
 from query2particles.engine.sets import Sets, intersection, union
 from query2particles.graph.edges import Edges, Ints
-from query2particles.query.algebra import Project, Query, branches
-from query2particles.workload.labels import Labels
+from query2particles.graph.graph import Graph, Split
+from query2particles.query.algebra import Complement, Project, Query, Union, branches
+from query2particles.workload.labels import Labels, label
 
-__all__ = ["hardness"]
+__all__ = ["hardness", "label_missing", "most_missing", "only_missing"]
 
 Levels: TypeAlias = tuple[Sets, ...]
 """C_0, C_1, …, C_most; each holds the one before."""
@@ -60,6 +65,59 @@ def hardness(
                 progress(stop - start)
         found[shape] = np.concatenate(parts)
     return found
+
+
+def label_missing(
+    graph: Graph,
+    split: Split,
+    batch: Batch,
+    wanted: Mapping[Query, Ints],
+    *,
+    progress: Callable[[int], object] | None = None,
+) -> dict[Query, Labels]:
+    """The labels of every query of a batch, where `only_missing` answers are hard."""
+    labels = label(graph, split, batch, progress=progress)
+    return only_missing(graph.at("train"), graph.at(split), batch, labels, wanted, progress=progress)
+
+
+def only_missing(
+    train: Edges,
+    whole: Edges,
+    batch: Batch,
+    labels: Mapping[Query, Labels],
+    wanted: Mapping[Query, Ints],
+    *,
+    progress: Callable[[int], object] | None = None,
+) -> dict[Query, Labels]:
+    """Labels in which only answers that lack as many edges as `wanted` of their query are hard; the others are easy.
+
+    Where 0 is wanted of a query, all its hard answers stay.
+    """
+    some = {shape: ids for shape, ids in batch.items() if wanted[shape].any()}
+    lacking = hardness(train, whole, some, labels, progress=progress)
+    return {
+        shape: _narrowed(own, lacking[shape], wanted[shape]) if shape in some else own for shape, own in labels.items()
+    }
+
+
+def _narrowed(labels: Labels, lacking: Ints, wanted: Ints) -> Labels:
+    hard = labels.hard.listed()
+    rows = hard.row_of_each()
+    keep = (wanted[rows] == lacking) | (wanted[rows] == 0)
+    offsets = np.append(0, np.bincount(rows[keep], minlength=len(hard)).cumsum())
+    kept = replace(hard, offsets=offsets, values=hard.values[keep])
+    return Labels(union([labels.easy, hard - kept]), kept, labels.lost)
+
+
+def most_missing(query: Query) -> int:
+    """So many edges can the best proof of an answer lack: a union is proved by one branch, a complement by no edge."""
+    match query:
+        case Complement():
+            return 0
+        case Union(several):
+            return max(map(most_missing, several))
+        case _:
+            return isinstance(query, Project) + sum(map(most_missing, branches(query)))
 
 
 class _Proofs:
@@ -107,7 +165,7 @@ class _Proofs:
 
 
 def _projections(query: Query) -> int:
-    """So many edges has a proof at most."""
+    """So many edges decide at most whether an entity is an answer, those below complements among them."""
     return isinstance(query, Project) + sum(map(_projections, branches(query)))
 
 

@@ -9,7 +9,7 @@ benchmark counts the same way. Training queries have one level only: all their a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -29,6 +29,12 @@ class Labels:
     easy: Sets
     hard: Sets
     lost: Sets
+
+    @staticmethod
+    def stack(several: Sequence[Labels]) -> Labels:
+        """Those of several batches as one."""
+        easy, hard, lost = (Sets.stack([getattr(one, kind) for one in several]) for kind in ("easy", "hard", "lost"))
+        return Labels(easy, hard, lost)
 
     def take(self, rows: Ints) -> Labels:
         """Those of some queries."""

@@ -10,6 +10,11 @@ answer. A draw is rejected if
 - it has no answer, or more than `cap` new ones; for valid and test also: no hard answer,
 - it has a complement and loses no answer from the smaller to the larger level, or more than `cap` (valid and test).
 
+Queries whose answers lack a given number of edges of their best proof (`missing`, `workload/hardness`) are grounded
+along such edges: so many hops of a proof, any of them as likely, go back along edges that training lacks, the others
+along training edges. Half of the answers are drawn among the entities with a missing edge. There may be a better proof
+than the one that was grounded: a draw is rejected if no hard answer lacks exactly so many edges.
+
 One-hop queries (1p) are not drawn: they are every (head, relation) of the split's own facts with at most `cap` answers
 there, or `count` of them.
 
@@ -21,9 +26,9 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from itertools import count as counting
 from typing import TypeAlias
@@ -34,7 +39,7 @@ import numpy.typing as npt
 from query2particles.engine.exact import Exact, chunk_size
 from query2particles.engine.execute import execute
 from query2particles.engine.plan import compile_shapes
-from query2particles.engine.sets import Sets, intersection
+from query2particles.engine.sets import intersection
 from query2particles.errors import SamplingError
 from query2particles.graph.edges import Edges, Ints
 from query2particles.graph.graph import SPLITS, Graph, Split, smaller
@@ -51,9 +56,10 @@ from query2particles.query.algebra import (
     nickname,
     query_ids,
 )
+from query2particles.workload.hardness import most_missing, only_missing
 from query2particles.workload.labels import Labels, label, labels_between
 
-__all__ = ["Answers", "Sample", "draw_answers", "draw_queries", "sample_shape"]
+__all__ = ["Answers", "Lacking", "Sample", "draw_answers", "draw_queries", "joined_samples", "sample_shape"]
 
 _ROUND = 2048
 _WINDOW = 200_000
@@ -75,6 +81,26 @@ class Sample:
     ids: Ints
     labels: Labels
     attempts: int
+    missing: int = 0
+    """So many edges lacks each of the hard answers; 0 where any number counts."""
+
+
+def joined_samples(
+    samples: Iterable[Sample],
+) -> tuple[dict[Query, Ints], dict[Query, Labels], dict[Query, Ints]]:
+    """All queries of each shape of which there are some, their answers, and the `missing` of each."""
+    several: dict[Query, list[Sample]] = {}
+    for sample in samples:
+        if len(sample.ids):
+            several.setdefault(sample.shape, []).append(sample)
+    return (
+        {shape: np.concatenate([one.ids for one in own]) for shape, own in several.items()},
+        {shape: Labels.stack([one.labels for one in own]) for shape, own in several.items()},
+        {
+            shape: np.repeat([one.missing for one in own], [len(one.ids) for one in own])
+            for shape, own in several.items()
+        },
+    )
 
 
 def sample_shape(
@@ -85,13 +111,20 @@ def sample_shape(
     split: Split,
     cap: int,
     seed: int = 0,
+    missing: int = 0,
     allow_fewer: bool = False,
     workers: int | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> Sample:
-    """`count` queries of one shape, or with `allow_fewer` at most as many; None, for 1p only, takes every one."""
+    """`count` queries of one shape, or with `allow_fewer` at most as many; None, for 1p only, takes every one.
+
+    With `missing`, only answers that lack exactly so many edges are hard (valid and test); 0 means any number.
+    """
     name = nickname(shape)
     key = [seed, zlib.crc32(name.encode()), SPLITS.index(split)]
+    if missing:
+        _check_missing(shape, split, missing)
+        key.append(missing)
     large = graph.at(split)
     small = None if split == "train" else graph.at(smaller(split))
     if small is not None and large.facts == small.facts:
@@ -99,7 +132,7 @@ def sample_shape(
             f"{graph.name} has no {split} facts, so its {split} queries have no hard answers: "
             "import it with splits (q2p graph import --split 0.1,0.1), or draw training queries (--split train)"
         )
-    if shape == SHAPES["1p"]:
+    if shape == SHAPES["1p"]:  # its hard answers lack one edge, all of them
         ids = _one_hop(large, small, count, cap, np.random.default_rng(key))
         labels = label(graph, split, {shape: ids}, workers=workers)[shape]
         attempts = len(ids)
@@ -108,15 +141,40 @@ def sample_shape(
     elif count is None:
         raise SamplingError(f"{name} queries cannot all be listed; say how many to draw")
     else:
-        drawn, attempts = _draw(shape, count, large, small, cap, key, workers or os.cpu_count() or 1, progress)
-        ids, labels = drawn.ids, Labels(drawn.easy, drawn.hard, drawn.lost)
+        lacking = Lacking.of(missing, graph.at("train"), large) if missing else None
+        drawn, attempts = _draw(shape, count, large, small, lacking, cap, key, workers or os.cpu_count() or 1, progress)
+        ids, labels = drawn.ids, drawn.labels
     if count is not None and len(ids) < count and not allow_fewer:
         raise SamplingError(
-            f"only {len(ids):,} of {count:,} {name} queries could be grounded on the {split} split of "
-            f"{graph.name} in {attempts:,} draws: ask for fewer (--count), raise the cap of {cap} answers (--cap), "
-            "or take what there is (--allow-fewer)"
+            f"only {len(ids):,} of {count:,} {name} queries{_with_missing(missing)} could be grounded on the {split} "
+            f"split of {graph.name} in {attempts:,} draws: ask for fewer (--count), raise the cap of {cap} answers "
+            "(--cap), or take what there is (--allow-fewer)"
         )
-    return Sample(shape, ids, labels, attempts)
+    return Sample(shape, ids, labels, attempts, missing)
+
+
+def _check_missing(shape: Query, split: Split, missing: int) -> None:
+    if split == "train":
+        raise SamplingError("no link of a training query is missing: draw valid or test queries (--split)")
+    if not 1 <= missing <= (most := most_missing(shape)):
+        raise SamplingError(f"an answer of {nickname(shape)} lacks 1 to {most} links, never {missing}")
+
+
+def _with_missing(missing: int) -> str:
+    return f" with {missing} missing link{'s' * (missing > 1)}" if missing else ""
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """What queries are grounded along whose answers are to lack `count` edges."""
+
+    count: int
+    stored: Edges
+    missing: Edges
+
+    @staticmethod
+    def of(count: int, train: Edges, whole: Edges) -> Lacking:
+        return Lacking(count, train, whole.without(train))
 
 
 @dataclass(frozen=True)
@@ -125,20 +183,15 @@ class _Round:
 
     ids: Ints
     hashes: Hashes
-    easy: Sets
-    hard: Sets
-    lost: Sets
+    labels: Labels
 
     def joined(self, others: Sequence[_Round]) -> _Round:
         several = [self, *others]
-        easy, hard, lost = (Sets.stack([getattr(one, kind) for one in several]) for kind in ("easy", "hard", "lost"))
         ids, hashes = (np.concatenate([getattr(one, kind) for one in several]) for kind in ("ids", "hashes"))
-        return _Round(ids, hashes, easy, hard, lost)
+        return _Round(ids, hashes, Labels.stack([one.labels for one in several]))
 
     def take(self, rows: Ints) -> _Round:
-        return _Round(
-            self.ids[rows], self.hashes[rows], self.easy.take(rows), self.hard.take(rows), self.lost.take(rows)
-        )
+        return _Round(self.ids[rows], self.hashes[rows], self.labels.take(rows))
 
 
 def _draw(
@@ -146,13 +199,14 @@ def _draw(
     count: int,
     large: Edges,
     small: Edges | None,
+    lacking: Lacking | None,
     cap: int,
     key: list[int],
     workers: int,
     progress: Callable[[int], object] | None,
 ) -> tuple[_Round, int]:
     """Rounds until `count` different queries are found, or patience ends; and how many draws that took."""
-    answers = draw_answers(large)
+    answers = draw_answers(large) if lacking is None else _either(draw_answers(lacking.missing), draw_answers(large))
     found: list[_Round] = []
     seen: set[int] = set()
     attempts = window_start = seen_before = 0
@@ -163,12 +217,10 @@ def _draw(
 
     def one_round(number: int) -> _Round:
         generator = np.random.default_rng([*key, number])
-        ids, hashes = draw_queries(shape, size_of(number), large, generator, answers)
+        ids, hashes = draw_queries(shape, size_of(number), large, generator, answers, lacking)
         parts = range(0, max(len(ids), 1), chunk_size(large))
-        accepted = [
-            _accepted(shape, ids[start : start + parts.step], hashes[start : start + parts.step], large, small, cap)
-            for start in parts
-        ]
+        slices = [slice(start, start + parts.step) for start in parts]
+        accepted = [_accepted(shape, ids[one], hashes[one], large, small, lacking, cap) for one in slices]
         return accepted[0].joined(accepted[1:])
 
     with ThreadPoolExecutor(workers) as pool:
@@ -206,7 +258,15 @@ def _in_order(pool: ThreadPoolExecutor, work: Callable[[int], _Round], ahead: in
             future.cancel()
 
 
-def _accepted(shape: Query, ids: Ints, hashes: Hashes, large: Edges, small: Edges | None, cap: int) -> _Round:
+def _accepted(
+    shape: Query,
+    ids: Ints,
+    hashes: Hashes,
+    large: Edges,
+    small: Edges | None,
+    lacking: Lacking | None,
+    cap: int,
+) -> _Round:
     """The draws that pass the rules about answers, with their labels."""
     negated = has_complement(shape)
     if small is not None:
@@ -224,8 +284,12 @@ def _accepted(shape: Query, ids: Ints, hashes: Hashes, large: Edges, small: Edge
         new, lost = answers.sizes - shared, known.sizes - shared
         keep = np.flatnonzero((new > 0) & (np.maximum(new, lost) <= cap) & (lost > 0 if negated else True))
         known = known.take(keep)
-    labels = labels_between(known, answers.take(keep))
-    return _Round(ids[keep], hashes[keep], labels.easy, labels.hard, labels.lost)
+    found = _Round(ids[keep], hashes[keep], labels_between(known, answers.take(keep)))
+    if lacking is None:
+        return found
+    batch, wanted = {shape: found.ids}, {shape: np.full(len(keep), lacking.count)}
+    labels = only_missing(lacking.stored, large, batch, {shape: found.labels}, wanted)[shape]
+    return replace(found, labels=labels).take(np.flatnonzero(labels.hard.sizes))
 
 
 def _may_change(shape: Query, ids: Ints, large: Edges, small: Edges) -> tuple[Flags, Flags]:
@@ -272,30 +336,67 @@ def draw_answers(edges: Edges) -> Answers:
     return drawn
 
 
+def _either(one: Answers, other: Answers) -> Answers:
+    """Each answer by one or the other, as likely."""
+    return lambda generator, count: np.where(
+        generator.random(count) < 0.5, one(generator, count), other(generator, count)
+    )
+
+
 def draw_queries(
-    shape: Query, count: int, edges: Edges, generator: np.random.Generator, answers: Answers
+    shape: Query,
+    count: int,
+    edges: Edges,
+    generator: np.random.Generator,
+    answers: Answers,
+    lacking: Lacking | None = None,
 ) -> tuple[Ints, Hashes]:
     """Up to `count` groundings of a shape, and a hash of each.
 
-    Groundings that got stuck, or in which two branches of a node are equal, are left out.
+    Groundings that got stuck, or in which two branches of a node are equal, are left out. With `lacking`, so many hops
+    go along edges that are missing.
     """
     ids = np.full((count, len(tuple(query_ids(shape)))), -1, dtype=np.int64)
     sound = np.ones(count, dtype=bool)
 
-    def fill(query: Query, targets: Ints, last: Ints | None) -> Hashes:
+    def step_back(targets: Ints, last: Ints | None, along_missing: Flags | None) -> tuple[Ints, Ints]:
+        """Along any edge; or where it is said, for each target, along a missing one or a stored one."""
+        if lacking is None or along_missing is None:
+            possible, outgoing, sources = _step_back(edges, targets, last, generator)
+        else:
+            possible, outgoing, sources = (
+                np.where(along_missing, one, other)
+                for one, other in zip(
+                    _step_back(lacking.missing, targets, last, generator),
+                    _step_back(lacking.stored, targets, last, generator),
+                    strict=True,
+                )
+            )
+        np.logical_and(sound, possible, out=sound)
+        return outgoing, sources
+
+    def fill(query: Query, targets: Ints, last: Ints | None, missing: Ints | None) -> Hashes:
+        """`missing` says for each draw how many hops of a proof of the target are to be missing, where it matters."""
         match query:
             case Anchor(position):
                 ids[:, position] = targets
                 return _mixed(targets.astype(np.uint64))
             case Project(inner, position):
-                outgoing, sources = _step_back(edges, targets, last, generator, sound)
+                along_missing = None
+                if missing is not None:
+                    along_missing = generator.random(count) * most_missing(query) < missing
+                    missing = missing - along_missing
+                outgoing, sources = step_back(targets, last, along_missing)
                 ids[:, position] = outgoing ^ 1
-                below = fill(inner, sources, outgoing ^ 1)
+                below = fill(inner, sources, outgoing ^ 1, missing)
                 return _mixed(below * np.uint64(3) + _mixed(ids[:, position].astype(np.uint64)))
             case Complement(inner):
-                return _mixed(~fill(inner, targets, last))
+                return _mixed(~fill(inner, targets, last, None))
             case Intersect() | Union():
-                several = [fill(branch, targets, None) for branch in branches(query)]
+                shares = _shares(query, missing, generator)
+                several = [
+                    fill(branch, targets, None, share) for branch, share in zip(branches(query), shares, strict=True)
+                ]
                 for one, other in combinations(several, 2):
                     sound[one == other] = False
                 combined = np.full(count, isinstance(query, Union), dtype=np.uint64)
@@ -303,26 +404,42 @@ def draw_queries(
                     combined = _mixed(combined * np.uint64(3) + branch)
                 return combined
 
-    hashes = fill(shape, answers(generator, count), None)
+    hashes = fill(shape, answers(generator, count), None, None if lacking is None else np.full(count, lacking.count))
     return ids[sound], hashes[sound]
 
 
+def _shares(query: Intersect | Union, missing: Ints | None, generator: np.random.Generator) -> Iterator[Ints | None]:
+    """How many hops of each branch are to be missing, if so many are of them all.
+
+    Any hops of an intersection's branches are as likely; of a union every branch is a proof of its own.
+    """
+    most = [most_missing(branch) for branch in query.queries]
+    for number, own in enumerate(most):
+        if missing is None:
+            yield None
+        elif isinstance(query, Union):
+            yield np.minimum(missing, own)
+        else:
+            share = generator.hypergeometric(missing, sum(most[number:]) - missing, own)
+            missing = missing - share
+            yield share
+
+
 def _step_back(
-    edges: Edges, targets: Ints, last: Ints | None, generator: np.random.Generator, sound: Flags
-) -> tuple[Ints, Ints]:
-    """For each target, the inverse of a relation that reaches it, never `last`, and a source under it.
+    edges: Edges, targets: Ints, last: Ints | None, generator: np.random.Generator
+) -> tuple[Flags, Ints, Ints]:
+    """For each target, whether it has any, the inverse of a relation that reaches it, never `last`, and a source.
 
     As inverses are stored, the relations that reach a target are the inverses of those that leave it.
     """
     first, after = edges.row_range(targets)
     barred: Ints = np.full(len(targets), edges.no_row) if last is None else edges.rows_of(targets, last)
     choices = after - first - (barred < edges.no_row)
-    sound &= choices > 0
     rows = first + (generator.random(len(targets)) * choices).astype(np.int64)
     rows += rows >= barred
     rows = np.minimum(rows, len(edges.keys) - 1)
     within = (generator.random(len(targets)) * edges.lengths_at(rows)).astype(np.int64)
-    return edges.keys[rows] % edges.relations, edges.tails[edges.offsets[rows] + within]
+    return choices > 0, edges.keys[rows] % edges.relations, edges.tails[edges.offsets[rows] + within]
 
 
 def _one_hop(large: Edges, small: Edges | None, count: int | None, cap: int, generator: np.random.Generator) -> Ints:

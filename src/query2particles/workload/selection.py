@@ -12,8 +12,9 @@ from query2particles.errors import UsageError, WorkloadError
 from query2particles.graph.edges import Ints
 from query2particles.graph.graph import Graph, Split
 from query2particles.query.algebra import SHAPES, Query, nickname
-from query2particles.workload.benchmark import query_files, read_set
-from query2particles.workload.labels import Labels, label
+from query2particles.workload.benchmark import query_files, read_set_with_missing
+from query2particles.workload.hardness import label_missing
+from query2particles.workload.labels import Labels
 from query2particles.workload.originals import is_original_set, read_original
 from query2particles.workload.sample import sample_shape
 
@@ -43,19 +44,28 @@ def stored_queries(
     most: int | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> tuple[Batch, dict[Query, Labels]]:
-    """The queries of a folder: all shapes or those given, `most` of each; their answers follow from the graph."""
+    """The queries of a folder: all shapes or those given, `most` of each; their answers follow from the graph.
+
+    Of a hard set, only answers that lack the set's number of edges are hard, and the others easy.
+    """
     if not folder.is_dir():
         raise UsageError(
             f"there is no folder of queries {folder}; q2p sample GRAPH --split {split} --out {folder} draws one"
         )
+    found: dict[Query, Ints]
+    missing: dict[Query, Ints]
     if is_original_set(folder):
         found = {shape: queries.ids for shape, queries in read_original(folder, split).items()}
+        missing = {shape: np.zeros(len(ids), dtype=np.int64) for shape, ids in found.items()}
     else:
-        found = read_set(folder, split)
-    batch = {shape: evenly_spaced(ids, most) for shape, ids in found.items() if shapes is None or shape in shapes}
+        found, missing = read_set_with_missing(folder, split)
+    batch, wanted = (
+        {shape: evenly_spaced(rows, most) for shape, rows in one.items() if shapes is None or shape in shapes}
+        for one in (found, missing)
+    )
     if not batch:
         raise WorkloadError(f"{folder} has no {split} queries of {', '.join(map(nickname, shapes or ()))}")
-    return batch, label(graph, split, batch, progress=progress)
+    return batch, label_missing(graph, split, batch, wanted, progress=progress)
 
 
 def drawn_queries(
@@ -76,8 +86,8 @@ def drawn_queries(
     return {sample.shape: sample.ids for sample in kept}, {sample.shape: sample.labels for sample in kept}
 
 
-def evenly_spaced(ids: Ints, most: int | None) -> Ints:
+def evenly_spaced(rows: Ints, most: int | None) -> Ints:
     """At most so many rows, from the first to the last."""
-    if most is None or len(ids) <= most:
-        return ids
-    return ids[np.linspace(0, len(ids) - 1, most).astype(np.int64)]
+    if most is None or len(rows) <= most:
+        return rows
+    return rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)]
