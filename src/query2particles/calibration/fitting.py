@@ -194,7 +194,7 @@ class _Gathered:
     @cached_property
     def of_facts(self) -> _Fit:
         """Of one-hop questions, which come before all others: these are judged by it."""
-        found = self._fit(ONE_HOP, Samples.joined(self.samples[ONE_HOP]))
+        found = self._fit(ONE_HOP, *(Samples.joined(some[ONE_HOP]) for some in (self.samples, self.best)))
         if found is None:
             raise WorkloadError(
                 "the validation facts are too few to learn from how sure guesses may be: hardly any of them answers a "
@@ -262,13 +262,18 @@ class _Gathered:
         lost = fits[_LOST].whole if _LOST in fits else None
         return Calibration(self.of_facts.whole, questions, lost, self.rates, figures), judged
 
-    def _fit(self, name: str, samples: Samples) -> _Fit | None:
-        """None where there are too few samples to learn from."""
+    def _fit(self, name: str, samples: Samples, shown: Samples | None = None) -> _Fit | None:
+        """None where there are too few samples to learn from.
+
+        How high probabilities are is learned from the samples that would be `shown`, the best of each question (all
+        samples by default): a random entity that stands for thousands would outweigh all of them.
+        """
         halves = [samples.take(samples.question % 2 == half) for half in (0, 1)]
         if min(int(half.true.sum()) for half in halves) < _FEWEST // 2:
             return None
         doubt = 0.0 if name == ONE_HOP else _DOUBT
-        return _Fit.of(self._additive(name, samples), [self._additive(name, half) for half in halves], samples, doubt)
+        fits = [self._additive(name, half) for half in halves]
+        return _Fit.of(self._additive(name, samples), fits, samples if shown is None else shown, doubt)
 
     def _additive(self, name: str, samples: Samples) -> Additive:
         if name == ONE_HOP:

@@ -54,19 +54,20 @@ def natural_questions(
 
 
 def telling_questions(small: Edges, large: Edges, *, count: int, seed: int) -> Weighted:
-    """One-hop questions that tell more than as many natural ones: as many of every relation, with and without a missing
-    answer, as far as there are such. Each is weighed by how many questions of its kind it stands for.
+    """One-hop questions that tell more than as many natural ones: half of them as many of every relation, with and
+    without a missing answer, as far as there are such; half of them any, so that none stands for too many. Each is
+    weighed by how many questions of its kind it stands for.
     """
     generator = np.random.default_rng([seed, len(SHAPES)])
     missing = large.row_lengths[:-1] > small.lengths_of(*np.divmod(large.keys, large.relations))
     group = 2 * (large.keys % large.relations) + missing
     sizes = np.bincount(group, minlength=2 * large.relations)
-    each = _level(sizes, count)
+    taken = np.minimum(sizes, _level(sizes, count // 2) + count // 2 * sizes // max(sizes.sum(), 1))
     order = generator.permutation(len(group))
     order = order[np.argsort(group[order], kind="stable")]
     place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    rows = np.sort(order[place < each])
-    weights = (sizes / np.maximum(np.minimum(sizes, each), 1))[group[rows]]
+    rows = np.sort(order[place < np.repeat(taken, sizes)])
+    weights = (sizes / np.maximum(taken, 1))[group[rows]]
     ids = _with_unanswerable(large.keys[rows], large, small, generator)
     empty = len(ids) - len(rows)
     alike = weights[missing[rows]].mean() if missing[rows].any() else 1.0
