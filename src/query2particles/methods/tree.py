@@ -1,7 +1,7 @@
 """Tree search over calibrated links: what is stored is certain, what is not is as likely as facts of its kind are.
 
-The search is that of `methods/search`, as in QTO (Bai et al., ICML 2023), and exact where it follows every entity.
-What a link predictor says about one edge is put in relation to the other edges of its head and relation:
+The search is that of `methods/search`, as in QTO (Bai et al., ICML 2023). What a link predictor says about one edge is
+put in relation to the other edges of its head and relation:
 
     p(h, r, t) = 1                                          where the edge (h, r, t) is stored
                = min(κ, c(h, r) softmax_t α φ(h, r, t))     where it is not
@@ -12,6 +12,14 @@ search, α, depends on the graph. Times c, the number of tails to be expected, t
 many tails may be as certain as a single one. There are at least as many as are stored, and for a head without any, as
 many as `unseen` says; κ < 1 keeps guesses behind facts. So truths are probabilities, and complements, which exclude
 what is likely, can be trusted.
+
+A projection has a stored part and a predicted part, since x ⊤ 1 = x:
+
+    x(v) = max ( max_{u: (u, r, v) is stored} x₁(u),  max_{u: it is not} x₁(u) ⊤ p(u, r, v) )        or ⊥ for max
+
+The stored part is a sparse product over the edges of r, and covers every entity u, however many there are. The
+predicted part takes a row of N links for each u, and follows the entities that count (`least`), no more than `beam`.
+Where that bound cuts no set, the search is exact but for `least`; `cut` counts the sets that it cut.
 
 Walks along stored edges (`methods/walks`) say how likely a tail is t, too. A share ω of what they come to is theirs,
 and the softmax has the rest:
@@ -34,9 +42,9 @@ from query2particles.engine.products import float32_products
 from query2particles.engine.ranks import Factored
 from query2particles.errors import TrainingError, UsageError
 from query2particles.graph.edges import Edges, Ints
-from query2particles.methods.search import SearchSettings, TreeSearch
-from query2particles.methods.stored import Stored, StoredTails
-from query2particles.methods.truth import FALSE
+from query2particles.methods.search import LogicSettings, TreeSearch
+from query2particles.methods.stored import Stored, StoredEdges, StoredTails, blocks_of
+from query2particles.methods.truth import FALSE, highest_at
 from query2particles.methods.walks import Walked, Walks, fit_walks
 
 __all__ = ["WAYS", "Settings", "Tree", "Way"]
@@ -46,6 +54,14 @@ Way: TypeAlias = Literal["any", "best"]
 
 WAYS: tuple[Way, ...] = ("any", "best")
 
+_LINKS = {"cpu": 1 << 21, "cuda": 1 << 31}
+"""How many links of a set are predicted where the beam is not set: on a CPU it is the time that binds."""
+
+_FEWEST = 128
+"""Entities of a set that links are predicted from at least."""
+
+_NOT_ATTACHED = "the model does not know what is stored; call attach(edges) first"
+
 _JOINED_NUMBERS = {"cpu": 1 << 18, "cuda": 1 << 31}
 """How many truths are joined at once: on a CPU, what its caches hold."""
 
@@ -54,10 +70,12 @@ _FUSED_ON = frozenset({"cuda"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(SearchSettings):
-    """Also how scores become probabilities."""
+class Settings(LogicSettings):
+    """Also how sets are followed, and how scores become probabilities."""
 
-    beam: int = 256
+    beam: int | Literal["auto"] = "auto"
+    """How many entities of a set links are predicted from, at most: the truest; of equally true ones, those of smaller
+    ids. auto: all of them on a GPU, up to 2³¹ links of a set; on a CPU 2²¹ links, but no fewer than 128 entities."""
     unseen: float = 1.0
     """c(h, r) where no edge is stored; where some are, it is their number, if that is more."""
     certain: float = 0.99
@@ -70,8 +88,8 @@ class Settings(SearchSettings):
     """Where several entities u lead to v: v is as true as the best one makes it, x₁(u) ⊤ p(u, r, v), or as any of them
     does, by the co-norm ⊥ of all: two ways to an answer then make it likelier than one."""
     least: float = 0.01
-    """Only entities that are so true, in relation to the truest of a set, are followed: what is found from others
-    could be no truer, and most sets have few of them. 0: all of the beam."""
+    """Links are predicted only from entities that are so true, in relation to the truest of a set: what is found from
+    others could be no truer, and most sets have few of them. 0: from all."""
 
 
 class Tree(TreeSearch):
@@ -91,16 +109,27 @@ class Tree(TreeSearch):
         if not 0 <= settings.walks < 1:
             raise UsageError(f"walks lies between 0 and 1, and is not {settings.walks}")
         self.settings = settings
+        self.cut = 0
+        """Of how many sets so far the beam left out entities that count."""
         self.stored: StoredTails | None = None
+        self._by_relation: StoredEdges | None = None
         self.walks: Walks | None = None
 
     def attach(self, edges: Edges) -> None:
         """The stored edges: those that the link predictor is or was trained on."""
         edges.check_fit(len(self.links.entities), len(self.links.relations))
-        self.stored = StoredTails(edges).to(self.links.entities.device)
+        device = self.links.entities.device
+        self.stored, self._by_relation = StoredTails(edges).to(device), StoredEdges(edges).to(device)
         self._edges, self.walks = edges, None
         if self.settings.walks:
             self._walks()  # now, lest the first question waits for it
+
+    @property
+    def by_relation(self) -> StoredEdges:
+        """The stored edges, relation by relation."""
+        if self._by_relation is None:
+            raise UsageError(_NOT_ATTACHED)
+        return self._by_relation
 
     def project(self, state: Tensor, relations: Tensor, *, hop: int = 0) -> Tensor:
         del hop
@@ -112,37 +141,53 @@ class Tree(TreeSearch):
 
         Links are scored once for all ways, since sets that differ in that follow much the same entities.
         """
+        most = self._links_at_once()
         if not state.is_floating_point():
-            rows = self._links_at_once()
-            blocks = zip(torch.split(state, rows), torch.split(relations, rows), strict=True)
+            blocks = zip(torch.split(state, most), torch.split(relations, most), strict=True)
             return torch.cat([self._links_from(*block) for block in blocks])[:, None].expand(-1, len(ways), -1)
+        found = self._stored_part(state, relations, ways)
         followed = self._is_followed(state)
         by_any = followed.any(1)
         counts = by_any.sum(1).cpu().numpy()  # of each query: some follow many, most few
         if not counts.all():
             raise TrainingError("truths are no numbers: the links have diverged; train them again, at a lower rate")
         order = np.argsort(counts, kind="stable")
+        for some in blocks_of(counts[order], most):
+            rows = torch.as_tensor(order[some], device=state.device)
+            within, heads = by_any[rows].nonzero(as_tuple=True)
+            for u, query in zip(torch.split(heads, most), torch.split(rows[within], most), strict=True):
+                sizes = counts[order[some]] if len(rows) > 1 else np.array([len(u)])  # one may fill several blocks
+                join = self._joining(self._scored(u, relations[query]), sizes)
+                for number, way in enumerate(ways):
+                    x = state[query, number, u].masked_fill(~followed[query, number, u], FALSE)
+                    either = self.norm.either if way == "any" else torch.maximum
+                    found[rows, number] = either(found[rows, number], join(x, way))
+        return found
+
+    def _stored_part(self, state: Tensor, relations: Tensor, ways: Sequence[Way]) -> Tensor:
+        """What stored edges lead to from sets (n, w, N)."""
         found = torch.empty_like(state)
-        for some in _blocks(counts[order], self._links_at_once()):
-            rows_of_some = torch.as_tensor(order[some], device=state.device)
-            within, u = by_any[rows_of_some].nonzero(as_tuple=True)
-            query = rows_of_some[within]
-            join = self._joining(self._scored(u, relations[query]), counts[order[some]])
+        entities = state.shape[-1]
+        for some, rows, heads, tails in self.by_relation.of(relations):
+            own = state[some]
             for number, way in enumerate(ways):
-                x = state[query, number, u].masked_fill(~followed[query, number, u], FALSE)
-                found[rows_of_some, number] = join(x, way)
+                join = self.norm.any_at if way == "any" else highest_at
+                truths = join(own[rows, number, heads], rows * entities + tails, len(own) * entities)
+                found[some, number] = truths.view(-1, entities)
         return found
 
     def _joining(self, links: _Scored, sizes: Ints) -> Callable[[Tensor, Way], Tensor]:
-        """What makes truths (n, N) of x (rows,), by links from the entities that n queries follow, so many each."""
+        """What makes truths (n, N) of x (rows,), by predicted links from the entities that n queries follow, so many
+        each.
+        """
         scores = links.scores
         if _is_fused(scores) and self.settings.t_norm == "product":
             from query2particles.engine.way_kernels import joined_ways
 
             starts = torch.as_tensor(np.append(0, sizes.cumsum()), device=scores.device)
-            scores[links.stored.pairs, links.stored.tails] = torch.inf  # which the kernel takes for certain
+            scores[links.stored.pairs, links.stored.tails] = FALSE
             return lambda x, way: joined_ways(scores, links.shifts, self._most, x, starts, of_all=way == "any")
-        p = links.truths(self._most)
+        p = links.truths(self._most, of_stored=FALSE)
 
         def join(x: Tensor, way: Way) -> Tensor:
             truths = self.norm.both(x[:, None], p)
@@ -160,29 +205,54 @@ class Tree(TreeSearch):
         """Which entities of sets (…, N): of those that count, the truest; of equally true ones, the first."""
         counts = self._counts(state, state.amax(-1, keepdim=True))
         many = counts.sum(-1) > self.beam
-        if bool(many.any()):
+        if cut := int(many.sum()):
+            self.cut += cut
             truest = state[many].sort(descending=True, stable=True).indices[:, : self.beam]
             counts[many] &= torch.zeros_like(counts[many]).scatter(1, truest, value=True)
         return counts
 
-    def _followed(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        u, x = super()._followed(state)
-        return u, x.masked_fill(~self._counts(x, x[:, :1]), FALSE)
+    @property
+    def beam(self) -> int:
+        """From how many entities of a set links are predicted, at most."""
+        if self.settings.beam != "auto":
+            return self.settings.beam
+        table = self.links.entities
+        return max(_FEWEST, _LINKS["cuda" if table.is_cuda else "cpu"] // len(table))
+
+    @property
+    def left_out(self) -> str:
+        """What the beam left out so far, in a sentence; nothing where it left out nothing."""
+        if not self.cut:
+            return ""
+        return (
+            f"in sets of more than {self.beam:,} entities (beam; there were {self.cut:,}), links are predicted from "
+            "the truest alone; stored facts are followed from all"
+        )
+
+    def _led_from(self, state: Tensor, relation: int, v: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Those that are followed, and of those that stored edges lead to v from, the truest."""
+        assert self.stored is not None, "there is a state"
+        x = self._truths(state)[0]
+        followed = self._is_followed(x) if state.is_floating_point() else x == 0
+        heads = self.stored.of(*state.new_tensor([[v], [relation ^ 1]], dtype=torch.int64)).tails
+        if len(heads):
+            followed[heads[x[heads].argmax()]] = True
+        u = followed.nonzero()[:, 0]
+        blocks = torch.split(u, self._links_at_once())
+        p = torch.cat([self._links_from(some, torch.full_like(some, relation))[:, v] for some in blocks])
+        return u, x[u], p
 
     def _counts(self, x: Tensor, truest: Tensor) -> Tensor:
         """Whether entities are true enough to be followed."""
         return x >= truest + (math.log(self.settings.least) if self.settings.least else -math.inf)
 
-    def _links(self, u: Tensor, r: Tensor) -> Tensor:
-        return self._links_from(u.flatten(), r[:, None].expand_as(u).flatten()).view(*u.shape, -1)
-
     def _links_from(self, heads: Tensor, relations: Tensor) -> Tensor:
         """Of n heads and relations (n,) with every tail: log p (n, N)."""
-        return self._scored(heads, relations).truths(self._most)
+        return self._scored(heads, relations).truths(self._most, of_stored=0.0)
 
     def _scored(self, heads: Tensor, relations: Tensor) -> _Scored:
         if self.stored is None:
-            raise UsageError("the model does not know what is stored; call attach(edges) first")
+            raise UsageError(_NOT_ATTACHED)
         stored = self.stored.of(heads, relations)
         c = stored.counts.to(self.links.entities.dtype).clamp(min=self.settings.unseen)
         state = self.links.project(self.links.anchor(heads), relations)
@@ -220,16 +290,16 @@ class Tree(TreeSearch):
 
 
 class _Scored(NamedTuple):
-    """Links of n heads and relations to every tail: log p = min(log κ, score + shift), but 0 where they are stored."""
+    """Links of n heads and relations to every tail: log p = min(log κ, score + shift) where they are not stored."""
 
     scores: Tensor  # (n, N), α φ
     shifts: Tensor  # (n,)
     stored: Stored
 
-    def truths(self, most: float) -> Tensor:
+    def truths(self, most: float, *, of_stored: float) -> Tensor:
         """The logarithms of p (n, N), in place of the scores."""
         p = self.scores.add_(self.shifts[:, None]).clamp_(max=most)
-        p[self.stored.pairs, self.stored.tails] = 0.0
+        p[self.stored.pairs, self.stored.tails] = of_stored
         return p
 
 
@@ -244,15 +314,6 @@ def _log_totals(scores: Tensor) -> Tensor:
     from query2particles.engine.way_kernels import log_totals
 
     return log_totals(scores)
-
-
-def _blocks(sizes: Ints, most: int) -> Iterator[slice]:
-    """Places of sizes in a row that are no more than `most` together, or one that is."""
-    start = 0
-    while start < len(sizes):
-        stop = start + max(1, int(np.searchsorted(sizes[start:].cumsum(), most, side="right")))
-        yield slice(start, stop)
-        start = stop
 
 
 def _alike(truths: Tensor, sizes: Ints) -> Iterator[Tensor]:
