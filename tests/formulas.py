@@ -105,6 +105,9 @@ class Formula:
     least: float = 0.0
     stored: Set[tuple[int, int, int]] = frozenset()
     way: Literal["best", "any"] = "best"
+    scale: float = 1.0
+    by_edge: bool = False
+    """Whether the complement of a projection is that of an edge from an entity that is followed."""
 
     def truth(self, query: Query, v: int) -> float:
         """x(v), by the definition of each operator."""
@@ -112,10 +115,11 @@ class Formula:
         match query:
             case Anchor(e):
                 return float(v == e)
+            case Complement(Project(inner, r)) if self.by_edge:
+                return max(both(x, max(0.0, 1 - self.scale * self.link(u, r, v))) for x, u in self.followed(inner))
             case Project(inner, r):
                 sources = [(self.truth(inner, u), u) for u in range(self.entities)]
-                best, *_ = followed = sorted(sources, key=lambda one: (-one[0], one[1]))[: self.beam]
-                counting = {u for x, u in followed if x >= self.least * best[0]}
+                counting = {u for _, u in self.followed(inner)}
                 counting |= {u for u in range(self.entities) if (u, r, v) in self.stored}
                 reached = (both(x, self.link(u, r, v)) for x, u in sources if u in counting)
                 return reduce(either if self.way == "any" else max, reached)
@@ -124,8 +128,14 @@ class Formula:
             case Union(several):
                 return reduce(either, (self.truth(branch, v) for branch in several))
             case Complement(inner):
-                return 1 - self.truth(inner, v)
+                return max(0.0, 1 - self.scale * self.truth(inner, v))
         raise AssertionError(query)
+
+    def followed(self, query: Query) -> list[tuple[float, int]]:
+        """How true the entities of a set are that links are predicted from, and which these are."""
+        sources = [(self.truth(query, u), u) for u in range(self.entities)]
+        truest = sorted(sources, key=lambda one: (-one[0], one[1]))[: self.beam]
+        return [(x, u) for x, u in truest if x >= self.least * truest[0][0]]
 
     def best_of_all(self, query: Query, v: int) -> float:
         """The definition of the paper: one maximum over all variables at once, not one after the other."""

@@ -144,7 +144,7 @@ def _search() -> tuple[float, int]:
     """How far truths after two hops, both ways, are from those without the kernel, and how often it was called."""
     from query2particles.engine import way_kernels
 
-    model = tree(least=0.3, walks=0.4).float()
+    model = tree(least=0.3, walks=0.4, threshold=0.05).float()
     entities, *relations = torch.randint(0, ENTITIES, (3, 40), generator=torch.Generator().manual_seed(0))
 
     def found() -> Tensor:

@@ -27,6 +27,8 @@ from formulas import (
 )
 from methods.test_walks import Edge, paths_of, walked
 from query2particles.engine import products
+from query2particles.engine.ranks import scoring
+from query2particles.engine.scored import score_all
 from query2particles.errors import TrainingError, UsageError
 from query2particles.graph.edges import Edges, Ints
 from query2particles.methods import stored as stored_module
@@ -35,7 +37,7 @@ from query2particles.methods.stored import StoredTails
 from query2particles.methods.tree import WAYS, Settings, Tree, Way
 from query2particles.methods.truth import FALSE, NormName
 from query2particles.methods.walks import fit_walks
-from query2particles.query.algebra import EPFO, SHAPES, Anchor, Project, Query, branches
+from query2particles.query.algebra import EPFO, SHAPES, Anchor, Project, Query, branches, query_ids
 from worlds import queries
 
 FACTS = np.array([(0, 0, 1), (0, 0, 2), (1, 0, 2), (3, 1, 3), (2, 1, 0), (4, 1, 0)])
@@ -83,12 +85,17 @@ def link(model: Tree, stored: set[Edge], u: int, r: int, v: int) -> float:
         ends = share * walked(PATHS[r], stored, u)
         chance = ends[v] + (1 - sum(ends)) * chance
     tails = sum((head, directed) == (u, r) for head, directed, _ in stored)
-    return min(0.9, max(0.7, tails) * chance)
+    p = min(0.9, max(0.7, tails) * chance)
+    return p if p >= model.settings.threshold else 0.0
 
 
 def formula_of(model: Tree, stored: set[Edge] = STORED) -> Formula:
     own = model.settings
-    return Formula(partial(link, model, stored), own.t_norm, ENTITIES, model.beam, own.least, stored, own.several)
+    return Formula(
+        *(partial(link, model, stored), own.t_norm, ENTITIES, model.beam, own.least, stored, own.several),
+        scale=own.neg_scale,
+        by_edge=own.negated_hops == "edge",
+    )
 
 
 @each_norm
@@ -100,6 +107,48 @@ def test_answers_are_as_true_as_defined(name: str, norm: NormName, way: Way, bea
     model, several = tree(norm, beam=beam, least=least, several=way), random_queries(SHAPES[name])
     expected = [[formula_of(model).truth(query, v) for v in range(ENTITIES)] for query in several]
     np.testing.assert_allclose(np.exp(scores_of(model, several)), expected, atol=1e-9)
+
+
+@each_norm
+@each_shape
+@pytest.mark.parametrize(("beam", "scale"), [(ENTITIES, 1.0), (ENTITIES, 3.0), (2, 3.0), (2, 0.5)])
+def test_complements_of_edges_and_links_with_a_threshold(name: str, norm: NormName, beam: int, scale: float) -> None:
+    """As QTO has them, by brute force, with what assignments say."""
+    model = tree(norm, beam=beam, threshold=0.15, neg_scale=scale, negated_hops="edge")
+    several = random_queries(SHAPES[name])
+    expected = [[formula_of(model).truth(query, v) for v in range(ENTITIES)] for query in several]
+    np.testing.assert_allclose(np.exp(scores_of(model, several)), expected, atol=1e-9)
+    for query in several:
+        check_assignments(formula_of(model), model, query)
+
+
+@settings(max_examples=60, deadline=None)
+@given(query=queries(ENTITIES, STORED_RELATIONS))
+def test_any_tree_is_answered_with_complements_of_edges(query: Query) -> None:
+    expected = [[formula_of(BY_EDGE).truth(query, v) for v in range(ENTITIES)]]
+    np.testing.assert_allclose(np.exp(scores_of(BY_EDGE, [query])), expected, atol=1e-9)
+
+
+def test_all_shapes_together_are_each_alone_with_complements_of_edges() -> None:
+    """What projections lead to is stacked and split by itself."""
+    batch = {shape: np.array([[0] * len(tuple(query_ids(shape)))] * 2) for shape in SHAPES.values()}
+    with scoring(BY_EDGE):
+        together = score_all(BY_EDGE, batch, ENTITIES)
+        for shape, ids in batch.items():
+            alone = score_all(BY_EDGE, {shape: ids}, ENTITIES)[shape].scores
+            torch.testing.assert_close(alone, together[shape].scores)
+
+
+def test_a_complement_of_an_edge_is_another_than_that_of_a_set() -> None:
+    """Only where it is that of a projection from a set."""
+    by_set = tree(threshold=0.15, neg_scale=3.0)
+    by_edge = tree(threshold=0.15, neg_scale=3.0, negated_hops="edge")
+    differ = set()
+    for name, shape in SHAPES.items():
+        found, other = (np.exp(scores_of(model, random_queries(shape, 9))) for model in (by_set, by_edge))
+        if abs(found - other).max() > 1e-9:
+            differ.add(name)
+    assert differ == {"pni"}
 
 
 def followed_sets(query: Query) -> list[Query]:
@@ -177,6 +226,7 @@ def test_any_tree_is_answered_as_defined(query: Query) -> None:
 
 
 TREES = tree(seed=3)
+BY_EDGE = tree(seed=3, threshold=0.1, neg_scale=3.0, negated_hops="edge")
 
 
 @each_norm
@@ -259,7 +309,8 @@ def test_edges_of_another_graph_are_refused() -> None:
     with pytest.raises(UsageError, match="attach"):
         model.project(model.anchor(torch.tensor([0])), torch.tensor([0]))
     wrong = {"certain": Settings(certain=1.0), "unseen": Settings(unseen=0.0), "sharpness": Settings(sharpness=0.0)}
-    wrong["walks"] = Settings(walks=1.0)
+    wrong |= {"walks": Settings(walks=1.0), "neg_scale": Settings(neg_scale=0.0)}
+    wrong["threshold"] = Settings(threshold=0.99)
     for name, own in wrong.items():
         with pytest.raises(UsageError, match=name):
             Tree(ENTITIES, 2 * STORED_RELATIONS, own)

@@ -120,6 +120,11 @@ def test_negation_is_one_minus_and_its_own_inverse(a: float) -> None:
     assert float(negated(negated(logarithm(a))).exp()) == near(a)
 
 
+@given(a=truths, scale=st.floats(0.1, 10))
+def test_a_scaled_negation_is_never_below_nothing(a: float, scale: float) -> None:
+    assert float(negated(logarithm(a), scale).exp()) == near(max(0.0, 1 - scale * a))
+
+
 def test_certain_and_impossible_truths_stay_apart_in_float32() -> None:
     """1 − 1e-12 and 1 − 2e-12 are one number in float32, as are 1e-50 and 3e-50."""
     nearly_one, nearly_zero = torch.tensor([-1e-12, -2e-12]), torch.tensor([-115.0, -114.0])

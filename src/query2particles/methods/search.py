@@ -22,7 +22,7 @@ from abc import abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -109,25 +109,25 @@ class TreeSearch(Decomposition):
         return entities
 
     @abstractmethod
-    def project(self, state: Tensor, relations: Tensor, *, hop: int = 0) -> Tensor: ...
+    def project(self, state: Any, relations: Tensor, *, hop: int = 0) -> Any: ...
 
-    def intersect(self, branches: Sequence[Tensor]) -> Tensor:
+    def intersect(self, branches: Sequence[Any]) -> Tensor:
         return reduce(self.norm.both, map(self._truths, branches))
 
-    def union(self, branches: Sequence[Tensor]) -> Tensor:
+    def union(self, branches: Sequence[Any]) -> Tensor:
         return reduce(self.norm.either, map(self._truths, branches))
 
-    def complement(self, state: Tensor) -> Tensor:
+    def complement(self, state: Any) -> Tensor:
         return negated(self._truths(state))
 
-    def score(self, state: Tensor, entities: Tensor | None = None) -> Tensor:
+    def score(self, state: Any, entities: Tensor | None = None) -> Tensor:
         x = self._truths(state)
         return x if entities is None else x.gather(1, entities.expand(len(x), -1))
 
-    def stack(self, states: Sequence[Tensor]) -> Tensor:
+    def stack(self, states: Sequence[Any]) -> Any:
         return torch.cat(list(states))
 
-    def split(self, state: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
+    def split(self, state: Any, sizes: Sequence[int]) -> Sequence[Any]:
         return torch.split(state, list(sizes))
 
     @torch.no_grad()
@@ -161,5 +161,5 @@ class TreeSearch(Decomposition):
         return table.new_full((len(state), len(table)), FALSE).scatter(1, state[:, None], 0.0)
 
     @abstractmethod
-    def _led_from(self, state: Tensor, relation: int, v: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _led_from(self, state: Any, relation: int, v: int) -> tuple[Tensor, Tensor, Tensor]:
         """The entities u of one set that may lead to v, log x(u) and log p(u, r, v), each (k,)."""

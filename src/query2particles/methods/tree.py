@@ -21,6 +21,14 @@ The stored part is a sparse product over the edges of r, and covers every entity
 predicted part takes a row of N links for each u, and follows the entities that count (`least`), no more than `beam`.
 Where that bound cuts no set, the search is exact but for `least`; `cut` counts the sets that it cut.
 
+A complement is 1 − s x₁(v), no less than 0. Where the set x₁ is a projection, it can also be read as QTO does, as one
+that takes the edge to be missing (`negated_hops`):
+
+    set     v is led to by no u:               x(v) = 1 − s max_u x₁(u) ⊤ p(u, r, v)
+    edge    v is not led to by some u:         x(v) = max_u x₁(u) ⊤ (1 − s p(u, r, v))
+
+From a single entity both are the same.
+
 Walks along stored edges (`methods/walks`) say how likely a tail is t, too. A share ω of what they come to is theirs,
 and the softmax has the rest:
 
@@ -30,9 +38,9 @@ and the softmax has the rest:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -44,8 +52,9 @@ from query2particles.errors import TrainingError, UsageError
 from query2particles.graph.edges import Edges, Ints
 from query2particles.methods.search import LogicSettings, TreeSearch
 from query2particles.methods.stored import Stored, StoredEdges, StoredTails, blocks_of
-from query2particles.methods.truth import FALSE, highest_at
+from query2particles.methods.truth import FALSE, highest_at, negated
 from query2particles.methods.walks import Walked, Walks, fit_walks
+from query2particles.query.algebra import Anchor, Project, Query
 
 __all__ = ["WAYS", "Settings", "Tree", "Way"]
 
@@ -54,11 +63,17 @@ Way: TypeAlias = Literal["any", "best"]
 
 WAYS: tuple[Way, ...] = ("any", "best")
 
+_Join: TypeAlias = Way | Literal["without"]
+"""Also: by the best u that does not lead there."""
+
 _LINKS = {"cpu": 1 << 21, "cuda": 1 << 31}
 """How many links of a set are predicted where the beam is not set: on a CPU it is the time that binds."""
 
 _FEWEST = 128
 """Entities of a set that links are predicted from at least."""
+
+_FALSE_BESIDE = 1e-30
+"""Entities that are so little true in relation to another are false."""
 
 _NOT_ATTACHED = "the model does not know what is stored; call attach(edges) first"
 
@@ -89,7 +104,20 @@ class Settings(LogicSettings):
     does, by the co-norm ⊥ of all: two ways to an answer then make it likelier than one."""
     least: float = 0.01
     """Links are predicted only from entities that are so true, in relation to the truest of a set: what is found from
-    others could be no truer, and most sets have few of them. 0: from all."""
+    others could be no truer, and most sets have few of them. 0: from all that are not false."""
+    threshold: float = 0.0
+    """ε: links that are not stored and less likely are false."""
+    neg_scale: float = 1.0
+    """s: how much a truth counts in a complement; above 1, what is likely is excluded for certain."""
+    negated_hops: Literal["set", "edge"] = "set"
+    """What the complement of a projection is that of."""
+
+
+class Hop(NamedTuple):
+    """What relations lead to from n sets, where the complement of a projection is that of an edge."""
+
+    truths: Tensor  # (n, N)
+    negated: Tensor  # (n, N)
 
 
 class Tree(TreeSearch):
@@ -108,6 +136,12 @@ class Tree(TreeSearch):
             raise UsageError(f"unseen is above 0, however little, and not {settings.unseen}")
         if not 0 <= settings.walks < 1:
             raise UsageError(f"walks lies between 0 and 1, and is not {settings.walks}")
+        if not 0 <= settings.threshold < settings.certain:
+            raise UsageError(f"threshold lies between 0 and certain, and is not {settings.threshold}")
+        if settings.neg_scale <= 0:
+            raise UsageError(f"neg_scale is above 0, and not {settings.neg_scale}")
+        if settings.negated_hops == "edge":
+            self.kind = _kind_of_hops  # type: ignore[method-assign]
         self.settings = settings
         self.cut = 0
         """Of how many sets so far the beam left out entities that count."""
@@ -131,12 +165,37 @@ class Tree(TreeSearch):
             raise UsageError(_NOT_ATTACHED)
         return self._by_relation
 
-    def project(self, state: Tensor, relations: Tensor, *, hop: int = 0) -> Tensor:
+    def project(self, state: Tensor | Hop, relations: Tensor, *, hop: int = 0) -> Any:
         del hop
-        sets = state[:, None] if state.is_floating_point() else state
-        return self.projected(sets, relations, (self.settings.several,))[:, 0]
+        sets = state.truths if isinstance(state, Hop) else state
+        by_edge = self.settings.negated_hops == "edge"
+        ways: tuple[_Join, ...] = (self.settings.several, "without") if by_edge else (self.settings.several,)
+        if sets.is_floating_point():
+            sets = sets[:, None].expand(-1, len(ways), -1)
+        found = self.projected(sets, relations, ways).unbind(1)
+        return Hop(*found) if by_edge else found[0]
 
-    def projected(self, state: Tensor, relations: Tensor, ways: Sequence[Way]) -> Tensor:
+    def complement(self, state: Tensor | Hop) -> Tensor:
+        return state.negated if isinstance(state, Hop) else self.negated(self._truths(state))
+
+    def negated(self, x: Tensor) -> Tensor:
+        """The complement of truths, whatever they are of."""
+        return negated(x, self.settings.neg_scale)
+
+    def stack(self, states: Sequence[Any]) -> Any:
+        if isinstance(states[0], Hop):
+            return Hop(*map(torch.cat, zip(*states, strict=True)))
+        return super().stack(states)
+
+    def split(self, state: Tensor | Hop, sizes: Sequence[int]) -> Sequence[Any]:
+        if isinstance(state, Hop):
+            return list(map(Hop, *(torch.split(part, list(sizes)) for part in state)))
+        return super().split(state, sizes)
+
+    def _truths(self, state: Tensor | Hop) -> Tensor:
+        return state.truths if isinstance(state, Hop) else super()._truths(state)
+
+    def projected(self, state: Tensor, relations: Tensor, ways: Sequence[_Join]) -> Tensor:
         """What relations lead to from sets (n, w, N), each of w joined in its own way, or from single entities (n,).
 
         Links are scored once for all ways, since sets that differ in that follow much the same entities.
@@ -144,7 +203,8 @@ class Tree(TreeSearch):
         most = self._links_at_once()
         if not state.is_floating_point():
             blocks = zip(torch.split(state, most), torch.split(relations, most), strict=True)
-            return torch.cat([self._links_from(*block) for block in blocks])[:, None].expand(-1, len(ways), -1)
+            p = torch.cat([self._links_from(*block) for block in blocks])
+            return torch.stack([self.negated(p) if way == "without" else p for way in ways], 1)
         found = self._stored_part(state, relations, ways)
         followed = self._is_followed(state)
         by_any = followed.any(1)
@@ -164,24 +224,26 @@ class Tree(TreeSearch):
                     found[rows, number] = either(found[rows, number], join(x, way))
         return found
 
-    def _stored_part(self, state: Tensor, relations: Tensor, ways: Sequence[Way]) -> Tensor:
+    def _stored_part(self, state: Tensor, relations: Tensor, ways: Sequence[_Join]) -> Tensor:
         """What stored edges lead to from sets (n, w, N)."""
-        found = torch.empty_like(state)
+        found = torch.full_like(state, FALSE, memory_format=torch.contiguous_format)
         entities = state.shape[-1]
         for some, rows, heads, tails in self.by_relation.of(relations):
             own = state[some]
             for number, way in enumerate(ways):
+                if way == "without":
+                    continue
                 join = self.norm.any_at if way == "any" else highest_at
                 truths = join(own[rows, number, heads], rows * entities + tails, len(own) * entities)
                 found[some, number] = truths.view(-1, entities)
         return found
 
-    def _joining(self, links: _Scored, sizes: Ints) -> Callable[[Tensor, Way], Tensor]:
+    def _joining(self, links: _Scored, sizes: Ints) -> Callable[[Tensor, _Join], Tensor]:
         """What makes truths (n, N) of x (rows,), by predicted links from the entities that n queries follow, so many
         each.
         """
         scores = links.scores
-        if _is_fused(scores) and self.settings.t_norm == "product":
+        if _is_fused(scores) and self.settings.t_norm == "product" and self.settings.negated_hops == "set":
             from query2particles.engine.way_kernels import joined_ways
 
             starts = torch.as_tensor(np.append(0, sizes.cumsum()), device=scores.device)
@@ -189,23 +251,23 @@ class Tree(TreeSearch):
             return lambda x, way: joined_ways(scores, links.shifts, self._most, x, starts, of_all=way == "any")
         p = links.truths(self._most, of_stored=FALSE)
 
-        def join(x: Tensor, way: Way) -> Tensor:
-            truths = self.norm.both(x[:, None], p)
+        def join(x: Tensor, way: _Join) -> Tensor:
+            truths = self.norm.both(x[:, None], self.negated(links.known(p)) if way == "without" else p)
             return torch.cat([self.joined(own.transpose(0, 1), way) for own in _alike(truths, sizes)])
 
         return join
 
-    def joined(self, truths: Tensor, way: Way) -> Tensor:
+    def joined(self, truths: Tensor, way: _Join) -> Tensor:
         """How true v is, of how true each of several u makes it, (k, …): (…)."""
         if len(truths) == 1:
             return truths[0]
         return self.norm.any_of(truths) if way == "any" else truths.amax(0)
 
     def _is_followed(self, state: Tensor) -> Tensor:
-        """Which entities of sets (…, N): of those that count, the truest; of equally true ones, the first."""
+        """Which entities of sets (n, w, N): of those that count, the truest; of equally true ones, the first."""
         counts = self._counts(state, state.amax(-1, keepdim=True))
         many = counts.sum(-1) > self.beam
-        if cut := int(many.sum()):
+        if cut := int(many.any(1).sum()):
             self.cut += cut
             truest = state[many].sort(descending=True, stable=True).indices[:, : self.beam]
             counts[many] &= torch.zeros_like(counts[many]).scatter(1, truest, value=True)
@@ -229,12 +291,12 @@ class Tree(TreeSearch):
             "the truest alone; stored facts are followed from all"
         )
 
-    def _led_from(self, state: Tensor, relation: int, v: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _led_from(self, state: Tensor | Hop, relation: int, v: int) -> tuple[Tensor, Tensor, Tensor]:
         """Those that are followed, and of those that stored edges lead to v from, the truest."""
         assert self.stored is not None, "there is a state"
         x = self._truths(state)[0]
-        followed = self._is_followed(x) if state.is_floating_point() else x == 0
-        heads = self.stored.of(*state.new_tensor([[v], [relation ^ 1]], dtype=torch.int64)).tails
+        followed = self._is_followed(x[None, None])[0, 0]
+        heads = self.stored.of(*torch.tensor([[v], [relation ^ 1]], device=x.device)).tails
         if len(heads):
             followed[heads[x[heads].argmax()]] = True
         u = followed.nonzero()[:, 0]
@@ -244,7 +306,7 @@ class Tree(TreeSearch):
 
     def _counts(self, x: Tensor, truest: Tensor) -> Tensor:
         """Whether entities are true enough to be followed."""
-        return x >= truest + (math.log(self.settings.least) if self.settings.least else -math.inf)
+        return x >= truest + math.log(self.settings.least or _FALSE_BESIDE)
 
     def _links_from(self, heads: Tensor, relations: Tensor) -> Tensor:
         """Of n heads and relations (n,) with every tail: log p (n, N)."""
@@ -268,7 +330,10 @@ class Tree(TreeSearch):
             there = walked.pairs, walked.tails
             scores[there] = torch.logaddexp(scores[there], by_walks)
             self.stored.without_echo(scores, heads, relations, FALSE)
-        return _Scored(scores, c.log() - total, stored)
+        shifts = c.log() - total
+        if self.settings.threshold:
+            scores.masked_fill_(scores < (math.log(self.settings.threshold) - shifts)[:, None], FALSE)
+        return _Scored(scores, shifts, stored)
 
     def walked(self, heads: Tensor, relations: Tensor) -> Walked:
         """What walks from n heads and relations (n,) say."""
@@ -289,6 +354,12 @@ class Tree(TreeSearch):
         return math.log(self.settings.certain)
 
 
+def _kind_of_hops(operator: type[Query], below: Sequence[Hashable]) -> Hashable:
+    """Single entities, and what a projection leads to, are kept apart from sets."""
+    del below
+    return operator is Anchor, operator is Project
+
+
 class _Scored(NamedTuple):
     """Links of n heads and relations to every tail: log p = min(log κ, score + shift) where they are not stored."""
 
@@ -301,6 +372,10 @@ class _Scored(NamedTuple):
         p = self.scores.add_(self.shifts[:, None]).clamp_(max=most)
         p[self.stored.pairs, self.stored.tails] = of_stored
         return p
+
+    def known(self, p: Tensor) -> Tensor:
+        """The logarithms of p (n, N), where what is stored is certain."""
+        return p.index_put((self.stored.pairs, self.stored.tails), p.new_zeros(()))
 
 
 def _is_fused(scores: Tensor) -> bool:

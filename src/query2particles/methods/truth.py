@@ -46,8 +46,13 @@ class Norm(NamedTuple):
     are none. Sums are taken in float64, where it hardly shows in which order a GPU adds."""
 
 
-def negated(x: Tensor) -> Tensor:
-    """log(1 − eˣ), by whichever of two forms is exact: the one for certain truths, the other for unlikely ones."""
+def negated(x: Tensor, scale: float = 1.0) -> Tensor:
+    """The logarithm of max(0, 1 − s eˣ), s the scale.
+
+    By whichever of two forms is exact: the one for certain truths, the other for unlikely ones.
+    """
+    if scale != 1:
+        x = (x + math.log(scale)).clamp(max=0)
     certain = (-torch.expm1(x.clamp(_HALF, -torch.finfo(x.dtype).tiny))).log()
     return torch.where(x > _HALF, certain, torch.log1p(-x.clamp(max=_HALF).exp()))
 
