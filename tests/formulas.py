@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import reduce
 from itertools import product
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -94,7 +94,8 @@ def scores_of(model: Any, several: Sequence[Query]) -> Floats:
 class Formula:
     """What a search has to find: `link` is p(u, r, v).
 
-    Of a set, the `beam` best are followed, as far as they have the `least` share of the truth of the best.
+    Of a set, the `beam` best are followed, as far as they have the `least` share of the truth of the best; all where
+    the link is `stored`. Several ways to an entity are joined by `way`: the best of them, or any.
     """
 
     link: Callable[[int, int, int], float]
@@ -102,6 +103,11 @@ class Formula:
     entities: int
     beam: int
     least: float = 0.0
+    stored: Set[tuple[int, int, int]] = frozenset()
+    way: Literal["best", "any"] = "best"
+    scale: float = 1.0
+    by_edge: bool = False
+    """Whether the complement of a projection is that of an edge from an entity that is followed."""
 
     def truth(self, query: Query, v: int) -> float:
         """x(v), by the definition of each operator."""
@@ -109,18 +115,27 @@ class Formula:
         match query:
             case Anchor(e):
                 return float(v == e)
+            case Complement(Project(inner, r)) if self.by_edge:
+                return max(both(x, max(0.0, 1 - self.scale * self.link(u, r, v))) for x, u in self.followed(inner))
             case Project(inner, r):
                 sources = [(self.truth(inner, u), u) for u in range(self.entities)]
-                followed = sorted(sources, key=lambda one: (-one[0], one[1]))[: self.beam]
-                best = followed[0][0]
-                return max(both(x, self.link(u, r, v)) for x, u in followed if x >= self.least * best)
+                counting = {u for _, u in self.followed(inner)}
+                counting |= {u for u in range(self.entities) if (u, r, v) in self.stored}
+                reached = (both(x, self.link(u, r, v)) for x, u in sources if u in counting)
+                return reduce(either if self.way == "any" else max, reached)
             case Intersect(several):
                 return reduce(both, (self.truth(branch, v) for branch in several))
             case Union(several):
                 return reduce(either, (self.truth(branch, v) for branch in several))
             case Complement(inner):
-                return 1 - self.truth(inner, v)
+                return max(0.0, 1 - self.scale * self.truth(inner, v))
         raise AssertionError(query)
+
+    def followed(self, query: Query) -> list[tuple[float, int]]:
+        """How true the entities of a set are that links are predicted from, and which these are."""
+        sources = [(self.truth(query, u), u) for u in range(self.entities)]
+        truest = sorted(sources, key=lambda one: (-one[0], one[1]))[: self.beam]
+        return [(x, u) for x, u in truest if x >= self.least * truest[0][0]]
 
     def best_of_all(self, query: Query, v: int) -> float:
         """The definition of the paper: one maximum over all variables at once, not one after the other."""

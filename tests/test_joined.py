@@ -419,7 +419,7 @@ def test_what_the_parts_were_trained_on_is_stored(whole: Joined, retrained: Join
     for stored in (model.tree.stored, tree.stored, guided._stored):
         assert stored is not None
         assert stored.tails.tolist() == edges.tails.tolist()
-    assert model.conditions.tails.sort().values.tolist() == sorted(edges.tails.tolist())
+    assert model.conditions.edges.tails.sort().values.tolist() == sorted(edges.tails.tolist())
     parts: Any = retrained.vectors.model(GRAPH), retrained.links.answered_by("tree", whole.search.settings).model(GRAPH)
     by_hand = Joint(parts[0], parts[1], edges, torch.tensor(whole.weights))
     assert torch.equal(scores(retrained), scores_of(by_hand, questions()))

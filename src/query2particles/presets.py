@@ -157,7 +157,20 @@ _PRESETS: dict[str, dict[str, tuple[Any, Training]]] = {
     "links": _on_links(links.Settings),
     "cqd-beam": _on_links(cqd.Settings, "native"),
     "cqd-co": _on_links(cqd_co.Settings),
-    "tree": _on_links(tree.Settings, "native"),
+    "tree": {
+        **_on_links(tree.Settings, "native"),
+        "qto": (
+            tree.Settings(
+                least=0.0,
+                certain=0.9999,
+                sharpness=1.0,
+                threshold=0.0002,
+                neg_scale=3.0,
+                negated_hops="edge",
+            ),
+            replace(_LINKS, unions="native"),
+        ),
+    },
     "emql": {
         "default": (
             emql.Settings(),

@@ -23,6 +23,7 @@ from query2particles.config import Training
 from query2particles.errors import RunError, UsageError, WorkloadError
 from query2particles.graph.graph import Graph
 from query2particles.joined import PARTS, Joined, open_run
+from query2particles.methods import tree
 from query2particles.methods.joint import FEATURES
 from query2particles.run import JOINED, Run, is_run_folder
 from query2particles.train import validation_set
@@ -465,6 +466,24 @@ def test_answers_say_why_they_carry_no_probabilities(tmp_path: Path, run: Path, 
     words = ["--set", "updates=4", "--set", "dimension=16", "--set", "valid_edges=true"]
     call("train", graph, "--method", "q2p", "--preset", "small", "--out", again, *words)
     assert "validation facts were trained on" in warned(again)
+
+
+def test_what_the_beam_left_out_is_told(run: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the search alone and by all parts; and where assignments are shown. With a beam for all there is no word."""
+    asked: list[str | Path] = ["evaluate", run, "--shapes", "2p", "--limit", "5"]
+    told = "links are predicted from the truest alone"
+    for words, cut in (([], False), (["--set", "beam=2"], True), (["--set", "beam=40"], False)):
+        call(*asked, "--method", "tree", *words)
+        assert (told in call.stderr) is cut
+    shown: list[str | Path] = ["answer", run, "e1.r0.r1", "--assignments", "-k", "1"]
+    call(*shown)
+    assert told not in call.stderr
+    monkeypatch.setattr(tree, "_LINKS", {"cpu": 1})
+    monkeypatch.setattr(tree, "_FEWEST", 2)
+    for command in (asked, shown):
+        call(*command)
+        assert "of more than 2 entities (beam; there were" in call.stderr
+        assert told in call.stderr
 
 
 def test_what_is_stored_when_parts_are_asked(run: Path, call: Call) -> None:

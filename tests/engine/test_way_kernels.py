@@ -32,7 +32,7 @@ SHARES = [0.0, 0.02]
 
 @dataclass(frozen=True)
 class Case:
-    """Scores of links of queries with so many followed entities each, some of them stored."""
+    """Scores of links of queries with so many followed entities each, some of them ruled out."""
 
     sizes: tuple[int, ...]
     columns: int
@@ -44,7 +44,7 @@ class Case:
         generator = torch.Generator().manual_seed(self.columns + sum(self.sizes))
         rows = sum(self.sizes)
         scores = (6 * torch.randn(rows, self.columns + 3, generator=generator))[:, : self.columns]
-        scores[torch.rand(scores.shape, generator=generator) < self.share] = torch.inf
+        scores[torch.rand(scores.shape, generator=generator) < self.share] = FALSE
         shifts = torch.randn(rows, generator=generator) - 8
         x = -torch.rand(rows, generator=generator) * torch.tensor([0.0, 1e-6, 1.0, 20.0]).repeat(rows)[:rows]
         if rows > 2:
@@ -56,7 +56,7 @@ class Case:
         from query2particles.engine.way_kernels import joined_ways
 
         scores, shifts, x = self.operands()
-        links = (scores.double() + shifts[:, None]).clamp(max=MOST).masked_fill(scores == torch.inf, 0.0)
+        links = (scores.double() + shifts[:, None]).clamp(max=MOST)
         several = torch.split(x.double()[:, None] + links, list(self.sizes))
         join = NORMS["product"].any_of if self.of_all else lambda truths: truths.amax(0)
         wanted = torch.stack([one[0] if len(one) == 1 else join(one) for one in several])
@@ -144,7 +144,7 @@ def _search() -> tuple[float, int]:
     """How far truths after two hops, both ways, are from those without the kernel, and how often it was called."""
     from query2particles.engine import way_kernels
 
-    model = tree(least=0.3, walks=0.4).float()
+    model = tree(least=0.3, walks=0.4, threshold=0.05).float()
     entities, *relations = torch.randint(0, ENTITIES, (3, 40), generator=torch.Generator().manual_seed(0))
 
     def found() -> Tensor:

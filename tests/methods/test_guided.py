@@ -67,6 +67,18 @@ def test_told_everything_it_is_the_full_search(norm: NormName, name: str, ways: 
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
+@each_norm
+@pytest.mark.parametrize("name", ["2p", "inp", "pni"])
+def test_links_with_a_threshold_and_scaled_complements_are_those_of_the_full_search(norm: NormName, name: str) -> None:
+    asked = random_queries(SHAPES[name], 5)
+    vectors, whole = parts(norm)
+    plain = scores_of(whole, asked)
+    whole.settings = replace(whole.settings, threshold=0.15, neg_scale=3.0)
+    found, expected = scores_of(Guided(vectors, whole, EDGES, ALL).eval(), asked), scores_of(whole, asked)
+    np.testing.assert_allclose(np.exp(found), np.exp(expected), rtol=1e-9, atol=1e-12)
+    assert abs(np.exp(plain) - np.exp(expected)).max() > 1e-3
+
+
 @settings(max_examples=60, deadline=None)
 @given(queries(ENTITIES, STORED_RELATIONS))
 def test_of_any_tree(query: Query) -> None:

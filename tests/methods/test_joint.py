@@ -27,6 +27,7 @@ from query2particles.methods import gqe, q2p, tree
 from query2particles.methods.baselines import RelaxAndCount
 from query2particles.methods.joint import FAMILIES, FEATURES, Conditions, Joint, JointState, family_name
 from query2particles.methods.registry import make
+from query2particles.methods.stored import StoredEdges
 from query2particles.methods.tree import Tree, Way
 from query2particles.query.algebra import (
     EPFO,
@@ -114,7 +115,8 @@ def test_conditions_are_those_of_relax_and_count(number: int, several: list[Quer
 def test_conditions_of_relations_without_edges() -> None:
     """The first, one in the middle and the last among them; all rows of a call may be such."""
     heads, relations, tails = np.array([(0, 1, 1), (2, 1, 1), (2, 1, 3), (0, 3, 3)]).T
-    conditions = Conditions(Edges.of(heads, relations, tails, entity_count=4, relation_count=5))
+    graph = Edges.of(heads, relations, tails, entity_count=4, relation_count=5)
+    conditions = Conditions(StoredEdges(graph), graph.entities)
     missing, counts = torch.tensor([[0, 2, 1, 2], [1, 0, 0, 1]], dtype=torch.int32), torch.tensor([2, 1]).int()
     for first, second in product(range(10), repeat=2):
         found, more = conditions.project(missing, counts, torch.tensor([first, second]))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from query2particles.methods.truth import FALSE, NORMS, LinkTruth, NormName, link_truths, negated
+from query2particles.methods.truth import FALSE, NORMS, LinkTruth, NormName, highest_at, link_truths, negated
 
 each_norm = pytest.mark.parametrize("name", NORMS)
 truths = st.one_of(st.floats(0, 1), st.sampled_from([0.0, 1e-300, 1e-9, 0.5, 1 - 1e-9, 1.0]))
@@ -56,6 +56,25 @@ def test_any_of_several_is_each_or_the_next(name: NormName, several: list[float]
 
 
 @each_norm
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@given(several=st.lists(st.tuples(truths, st.integers(0, 3)), max_size=9))
+def test_any_at_a_place_is_any_of_what_is_there(
+    name: NormName, dtype: torch.dtype, several: list[tuple[float, int]]
+) -> None:
+    x = torch.tensor([float(logarithm(truth)) for truth, _ in several], dtype=dtype)
+    places = torch.tensor([place for _, place in several], dtype=torch.int64)
+    found, highest = NORMS[name].any_at(x, places, 4), highest_at(x, places, 4)
+    assert found.dtype == highest.dtype == dtype
+    assert (found >= highest - 1e-6).all()
+    for place in range(4):
+        here = [truth for truth, at in several if at == place]
+        expected = reduce(DEFINITIONS[name][1], here, 0.0)
+        assert float(found[place].exp()) == pytest.approx(expected, abs=1e-12 if dtype == torch.float64 else 1e-6)
+        assert float(highest[place].exp()) == pytest.approx(max(here, default=0.0), abs=1e-6)
+        assert here or float(found[place]) == float(highest[place]) == pytest.approx(FALSE)
+
+
+@each_norm
 def test_any_of_what_is_unlikely_in_float32(name: NormName) -> None:
     """Where truths themselves would not differ from their complements, or from 0."""
     x = torch.tensor([[-20.0, -60.0, FALSE, 0.0], [-21.0, -61.0, FALSE, -3.0]])
@@ -80,6 +99,15 @@ def test_norms_satisfy_the_axioms(name: NormName, a: float, b: float, c: float) 
 
 
 @each_norm
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@given(a=truths)
+def test_what_is_certain_stays_so(name: NormName, dtype: torch.dtype, a: float) -> None:
+    """To the last bit, or what is followed first would be a matter of rounding."""
+    x, certain = logarithm(a, dtype), torch.zeros((), dtype=dtype)
+    assert NORMS[name].either(x, certain) == NORMS[name].either(certain, x) == 0
+
+
+@each_norm
 @given(a=truths, b=truths)
 def test_a_co_norm_is_its_norm_between_two_negations(name: NormName, a: float, b: float) -> None:
     x, y = negated(logarithm(a)), negated(logarithm(b))
@@ -90,6 +118,11 @@ def test_a_co_norm_is_its_norm_between_two_negations(name: NormName, a: float, b
 def test_negation_is_one_minus_and_its_own_inverse(a: float) -> None:
     assert float(negated(logarithm(a)).exp()) == near(1 - a)
     assert float(negated(negated(logarithm(a))).exp()) == near(a)
+
+
+@given(a=truths, scale=st.floats(0.1, 10))
+def test_a_scaled_negation_is_never_below_nothing(a: float, scale: float) -> None:
+    assert float(negated(logarithm(a), scale).exp()) == near(max(0.0, 1 - scale * a))
 
 
 def test_certain_and_impossible_truths_stay_apart_in_float32() -> None:

@@ -229,6 +229,8 @@ def answer(
                 typer.echo()
                 for line in each_assigned.lines():
                     say(line)
+            if assigned and (left_out := getattr(reasoner.model, "left_out", "")):
+                note(f"note: {left_out}")
             if len(asked) > 1 or file is not None:
                 typer.echo()
     if json:

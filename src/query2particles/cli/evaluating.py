@@ -134,6 +134,8 @@ def evaluate(
             progress=progress,
         )
     _say_what_is_left_out(tested, batch, found.shapes)
+    if left_out := getattr(tested.method, "left_out", ""):
+        note(f"note: {left_out}")
     document = result(
         [found],
         name=f"{tested.graph.name}-{name.partition('/')[0]}-{tested.name}".lower(),

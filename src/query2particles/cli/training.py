@@ -83,7 +83,7 @@ def train(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="The settings to start from: default, small (for a CPU), paper or released.",
+            help="The settings to start from: default, small (for a CPU), paper or released; of tree also qto.",
             show_default="default on a GPU, small on a CPU",
         ),
     ] = None,

@@ -13,6 +13,7 @@ Beyond this protocol a method has those of `intersect(branches)`, `union(branche
     trainee                         the module that is trained and saved in place of the method
     attach(edges)                   the training edges, before it is trained or asked
     scorers                         the methods that score single facts in its place, by name (calibration/facts)
+    left_out                        what a search had to leave out so far, in a sentence; empty where nothing
     replayed = False                scoring looks at values or takes many steps: no CUDA graph of it (engine/scored)
 """
 

@@ -31,8 +31,8 @@ def log_totals(scores: Tensor) -> Tensor:
 def joined_ways(scores: Tensor, shifts: Tensor, most: float, x: Tensor, starts: Tensor, *, of_all: bool) -> Tensor:
     """Of rows (k + k′ + …, N) that belong to n queries in turn, from starts (n + 1,) on: logarithms of truths (n, N).
 
-    The link of row u to v is log p = min(most, score + shift of u), or 0 where the score is ∞. By the best way, v is as
-    true as max_u x(u) p; by all ways, as 1 − Π_u (1 − x(u) p). x: logarithms, (rows,).
+    The link of row u to v is log p = min(most, score + shift of u). By the best way, v is as true as max_u x(u) p; by
+    all ways, as 1 − Π_u (1 − x(u) p). x: logarithms, (rows,).
     """
     n, columns = len(starts) - 1, scores.shape[1]
     found = scores.new_empty(n, columns)
@@ -62,8 +62,7 @@ def _log_totals(scores, found, stride, columns, BLOCK: tl.constexpr):  # type: i
 def _truths(scores, shifts, x, row, stride, column, inside, most):  # type: ignore[no-untyped-def]
     """How true one row makes every v: the logarithm of x(u) p(u, ·)."""
     score = tl.load(scores + row * stride + column, mask=inside, other=0.0)
-    link = tl.where(score == float("inf"), 0.0, tl.minimum(score + tl.load(shifts + row), most, tl.PropagateNan.ALL))
-    return tl.load(x + row) + link
+    return tl.load(x + row) + tl.minimum(score + tl.load(shifts + row), most, tl.PropagateNan.ALL)
 
 
 @triton.jit

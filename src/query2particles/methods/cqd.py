@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from query2particles.methods.search import LogicSettings, SearchSettings, TreeSearch
+from query2particles.methods.search import LogicSettings, TreeSearch
 from query2particles.methods.truth import LinkTruth, link_truths
 
 __all__ = ["CQDBeam", "CQDSettings", "Settings"]
@@ -27,8 +28,11 @@ class CQDSettings(LogicSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(CQDSettings, SearchSettings):
-    """Also other ways to read a score."""
+class Settings(CQDSettings):
+    """Also how sets are followed, and other ways to read a score."""
+
+    beam: int = 64
+    """How many entities of a set are followed: the truest; of equally true ones, those of smaller ids."""
 
     truth: LinkTruth = "sigmoid"
     """p: how a score becomes a truth (`methods/truth`). The threshold is the sigmoid's."""
@@ -41,7 +45,30 @@ class CQDBeam(TreeSearch):
         super().__init__(entities, relations, settings := settings or Settings())
         self.settings = settings
 
+    def project(self, state: Tensor, relations: Tensor, *, hop: int = 0) -> Tensor:
+        del hop
+        width = self.settings.beam if state.is_floating_point() else 1
+        rows = max(1, self._links_at_once() // width)
+        blocks = zip(torch.split(state, rows), torch.split(relations, rows), strict=True)
+        return torch.cat([self._projected(*block) for block in blocks])
+
+    def _projected(self, state: Tensor, r: Tensor) -> Tensor:
+        u, x = self._followed(state)
+        return self.norm.both(x[..., None], self._links(u, r)).amax(1)
+
+    def _led_from(self, state: Tensor, relation: int, v: int) -> tuple[Tensor, Tensor, Tensor]:
+        u, x = self._followed(state)
+        return u[0], x[0], self._links(u, u.new_tensor([relation]))[0, :, v]
+
+    def _followed(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The entities u of sets, and log x(u), (n, k)."""
+        if not state.is_floating_point():
+            return state[:, None], self.links.entities.new_zeros(len(state), 1)
+        x, u = (column[:, : self.settings.beam] for column in state.sort(descending=True, stable=True))
+        return u, x
+
     def _links(self, u: Tensor, r: Tensor) -> Tensor:
+        """Entities (n, k) and relations (n,): log p(u, r, v) for every v, (n, k, N)."""
         state = self.links.project(self.links.anchor(u.flatten()), r[:, None].expand_as(u).flatten())
         p = link_truths(self.links.score(state), self.settings.truth, self.settings.threshold)
         return p.view(*u.shape, -1)

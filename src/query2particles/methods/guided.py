@@ -8,7 +8,8 @@ scored. With the same truths p(u, r, v) as in full search,
     x(v) = max, or ⊥, over the u that were proposed for the set below of  x₁(u) ⊤ p(u, r, v)
 
 and intersections, unions and complements join the truths of the same v. So how true a set is of an entity is computed
-when it is asked: for what is proposed when the set is followed, and at the end for the answers that are proposed. All
+when it is asked: for what is proposed when the set is followed, and at the end for the answers that are proposed.
+Complements are those of sets, whatever `negated_hops` says. All
 other entities rank behind these, in the order of the vectors.
 
 A link's truth needs the sum Z of exp φ(u, r, ·) over all tails. Those that are stored make up most of it and are
@@ -39,7 +40,7 @@ from query2particles.errors import UsageError
 from query2particles.graph.edges import Edges
 from query2particles.methods.stored import Stored, laid_out
 from query2particles.methods.tree import Tree
-from query2particles.methods.truth import FALSE, negated
+from query2particles.methods.truth import FALSE
 from query2particles.query.algebra import Query
 
 __all__ = ["Guide", "Guided", "GuidedState"]
@@ -217,7 +218,7 @@ class Guided(nn.Module):
             case Either(branches):
                 return reduce(norm.either, (self._truths(branch, v) for branch in branches))
             case Negated(branch):
-                return negated(self._truths(branch, v))
+                return self.tree.negated(self._truths(branch, v))
 
     def _at_once(self, u: Tensor, v: Tensor) -> int:
         """Of how many queries all that is computed of entities (n, k), (n, m) fits the memory set aside for it."""
@@ -244,6 +245,8 @@ class Guided(nn.Module):
             totals, by_walks = walked.beside(totals)
             scores = torch.logaddexp(scores, placed(walked.pairs, walked.tails, by_walks, FALSE))
         p = scores + (expected - totals).view(*u.shape, 1)
+        if settings.threshold:
+            p = p.masked_fill(p < math.log(settings.threshold), FALSE)
         echo = (u[..., None] == v[:, None]) & (self._stored.loops[relations] == 0)[:, None, None]
         p = p.masked_fill(echo, FALSE)
         known = placed(stored.pairs, stored.tails, torch.ones_like(stored.tails, dtype=torch.bool), 0)

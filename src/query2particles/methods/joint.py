@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -29,7 +28,7 @@ from query2particles.engine.method import paired
 from query2particles.engine.ranks import all_scores
 from query2particles.graph.edges import Edges
 from query2particles.methods.search import Assigned
-from query2particles.methods.stored import Kept, laid_out
+from query2particles.methods.stored import StoredEdges
 from query2particles.methods.tree import WAYS, Tree
 from query2particles.query.algebra import Query
 
@@ -73,7 +72,7 @@ class Joint(nn.Module):
         super().__init__()
         self.vectors, self.tree = vectors, tree
         self.operators: frozenset[type[Query]] = frozenset(vectors.operators) & Tree.operators
-        self.conditions = Conditions(edges)
+        self.conditions = Conditions(tree.by_relation, edges.entities)
         self.register_buffer("weights", weights)  # (families, features)
         self._entities = edges.entities
         self.kind = paired(vectors.kind, Tree.kind)
@@ -83,12 +82,17 @@ class Joint(nn.Module):
     def attach(self, edges: Edges) -> None:
         """What is stored from now on."""
         self.tree.attach(edges)
-        self.conditions = Conditions(edges).to(self.weights.device)
+        self.conditions = Conditions(self.tree.by_relation, edges.entities)
 
     @property
     def scorers(self) -> dict[str, Any]:
         """What scores single facts."""
         return {"particles": self.vectors, "links": self.tree.links}
+
+    @property
+    def left_out(self) -> str:
+        """What the search left out so far."""
+        return self.tree.left_out
 
     def anchor(self, entities: Tensor) -> JointState:
         return JointState(
@@ -171,21 +175,12 @@ class Joint(nn.Module):
         return [JointState(*part) for part in zip(*parts, strict=True)]
 
 
-class Conditions(Kept):
+class Conditions(nn.Module):
     """The counts of `RelaxAndCount`, on the device of the parts: how many conditions each entity misses, m (n, N)."""
 
-    def __init__(self, edges: Edges) -> None:
+    def __init__(self, edges: StoredEdges, entities: int) -> None:
         super().__init__()
-        heads, relations = edges.heads_and_relations()
-        order = np.argsort(relations, kind="stable")
-        self._entities = edges.entities
-        self.keep("heads", heads[order])
-        self.keep("tails", edges.tails[order])
-        self.keep("starts", np.searchsorted(relations[order], np.arange(edges.relations + 1)))
-
-    heads: Tensor
-    tails: Tensor
-    starts: Tensor
+        self.edges, self._entities = edges, entities
 
     def anchor(self, entities: Tensor) -> tuple[Tensor, Tensor]:
         missing = entities.new_ones(len(entities), self._entities, dtype=torch.int32)
@@ -193,11 +188,9 @@ class Conditions(Kept):
 
     def project(self, missing: Tensor, conditions: Tensor, relations: Tensor) -> tuple[Tensor, Tensor]:
         """m(v) = min { m₁(h) : (h, r, v) is stored }, and one more condition than before, which all others miss too."""
-        first = self.starts[relations]
-        row, within = laid_out(self.starts[relations + 1] - first)
-        edge = first[row] + within
         conditions = conditions + 1
         found = conditions[:, None].repeat(1, self._entities)
-        places = row * self._entities + self.tails[edge]
-        found.view(-1).scatter_reduce_(0, places, missing[row, self.heads[edge]], "amin")
+        for some, rows, heads, tails in self.edges.of(relations):
+            places = rows * self._entities + tails
+            found[some].view(-1).scatter_reduce_(0, places, missing[some][rows, heads], "amin")
         return found, conditions

@@ -12,8 +12,8 @@ formula:
     complement    x(v) = 1 − x₁(v)
     score         log x(v)
 
-As a question is a tree, the best choice is found set by set: a state is x, and its best few entities are followed, all
-of them if there are no more. The methods that search so differ in p.
+As a question is a tree, the best choice is found set by set: a state is x. The methods that search so differ in p, and
+in which entities of a set they follow.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from abc import abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +43,7 @@ from query2particles.query.algebra import (
     query_ids,
 )
 
-__all__ = ["Assigned", "Decomposition", "LogicSettings", "SearchSettings", "TreeSearch"]
+__all__ = ["Assigned", "Decomposition", "LogicSettings", "TreeSearch"]
 
 _BLOCK_BYTES = {"cpu": 1 << 26, "cuda": 1 << 31}
 """How much the truths of all links from the followed entities of a few queries may take."""
@@ -55,14 +55,6 @@ class LogicSettings(links.Settings):
 
     t_norm: NormName = "product"
     """⊤"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchSettings(LogicSettings):
-    """Also how sets are followed."""
-
-    beam: int = 64
-    """How many entities of a set are followed."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +99,6 @@ class TreeSearch(Decomposition):
 
     operators: ClassVar[frozenset[type[Query]]] = frozenset((Anchor, Project, Intersect, Union, Complement))
 
-    def __init__(self, entities: int, relations: int, settings: SearchSettings) -> None:
-        super().__init__(entities, relations, settings)
-        self.beam = settings.beam
-
     @staticmethod
     def kind(operator: type[Query], below: Sequence[Hashable]) -> Hashable:
         """Single entities are kept apart from sets."""
@@ -120,30 +108,26 @@ class TreeSearch(Decomposition):
     def anchor(self, entities: Tensor) -> Tensor:
         return entities
 
-    def project(self, state: Tensor, relations: Tensor, *, hop: int = 0) -> Tensor:
-        del hop
-        width = self.beam if state.is_floating_point() else 1
-        rows = max(1, self._links_at_once() // width)
-        blocks = zip(torch.split(state, rows), torch.split(relations, rows), strict=True)
-        return torch.cat([self._projected(*block) for block in blocks])
+    @abstractmethod
+    def project(self, state: Any, relations: Tensor, *, hop: int = 0) -> Any: ...
 
-    def intersect(self, branches: Sequence[Tensor]) -> Tensor:
+    def intersect(self, branches: Sequence[Any]) -> Tensor:
         return reduce(self.norm.both, map(self._truths, branches))
 
-    def union(self, branches: Sequence[Tensor]) -> Tensor:
+    def union(self, branches: Sequence[Any]) -> Tensor:
         return reduce(self.norm.either, map(self._truths, branches))
 
-    def complement(self, state: Tensor) -> Tensor:
+    def complement(self, state: Any) -> Tensor:
         return negated(self._truths(state))
 
-    def score(self, state: Tensor, entities: Tensor | None = None) -> Tensor:
+    def score(self, state: Any, entities: Tensor | None = None) -> Tensor:
         x = self._truths(state)
         return x if entities is None else x.gather(1, entities.expand(len(x), -1))
 
-    def stack(self, states: Sequence[Tensor]) -> Tensor:
+    def stack(self, states: Sequence[Any]) -> Any:
         return torch.cat(list(states))
 
-    def split(self, state: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
+    def split(self, state: Any, sizes: Sequence[int]) -> Sequence[Any]:
         return torch.split(state, list(sizes))
 
     @torch.no_grad()
@@ -155,10 +139,9 @@ class TreeSearch(Decomposition):
         def assigned(query: Query, node: int, v: int) -> Assigned:
             below, u, link = plan.nodes[node].below, v, None
             if isinstance(query, Project):
-                several, x = self._followed(states[below[0]])
-                p = self._links(several, several.new_tensor([query.relation]))[..., v]  # (1, k)
+                several, x, p = self._led_from(states[below[0]], query.relation, v)
                 best = int(self.norm.both(x, p).argmax())
-                u, link = int(several[0, best]), float(p[0, best].exp())
+                u, link = int(several[best]), float(p[best].exp())
             inner = (assigned(branch, one, u) for branch, one in zip(branches(query), below, strict=True))
             return Assigned(query, v, float(self._truths(states[node])[0, v].exp()), link, tuple(inner))
 
@@ -177,17 +160,6 @@ class TreeSearch(Decomposition):
         table = self.links.entities
         return table.new_full((len(state), len(table)), FALSE).scatter(1, state[:, None], 0.0)
 
-    def _projected(self, state: Tensor, r: Tensor) -> Tensor:
-        u, x = self._followed(state)
-        return self.norm.both(x[..., None], self._links(u, r)).amax(1)
-
-    def _followed(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The entities u of a set that count, and log x(u), (n, k); of equally true ones, those of smaller ids."""
-        if not state.is_floating_point():
-            return state[:, None], self.links.entities.new_zeros(len(state), 1)
-        x, u = (column[:, : self.beam] for column in state.sort(descending=True, stable=True))
-        return u, x
-
     @abstractmethod
-    def _links(self, u: Tensor, r: Tensor) -> Tensor:
-        """Entities (n, k) and relations (n,): log p(u, r, v) for every v, (n, k, N)."""
+    def _led_from(self, state: Any, relation: int, v: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The entities u of one set that may lead to v, log x(u) and log p(u, r, v), each (k,)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,10 @@ from torch import Tensor, nn
 
 from query2particles.graph.edges import Edges, Ints
 
-__all__ = ["Kept", "Stored", "StoredTails", "laid_out"]
+__all__ = ["Kept", "Stored", "StoredEdges", "StoredTails", "blocks_of", "laid_out"]
+
+_EDGES = {"cpu": 1 << 20, "cuda": 1 << 26}
+"""How many edges are scattered along at once."""
 
 
 class Kept(nn.Module):
@@ -24,6 +28,15 @@ def laid_out(counts: Tensor) -> tuple[Tensor, Tensor]:
     """For rows of these lengths, one after the other: in which row each place is, and which place of it."""
     row = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
     return row, torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]
+
+
+def blocks_of(sizes: Ints, most: int) -> Iterator[slice]:
+    """Places of sizes in a row that are no more than `most` together, or one that is."""
+    start = 0
+    while start < len(sizes):
+        stop = start + max(1, int(np.searchsorted(sizes[start:].cumsum(), most, side="right")))
+        yield slice(start, stop)
+        start = stop
 
 
 class Stored(NamedTuple):
@@ -67,3 +80,37 @@ class StoredTails(Kept):
             counts = counts.masked_fill(counts > most, 0)
         pairs, within = laid_out(counts)
         return Stored(pairs, self.tails[self.offsets[rows][pairs] + within], counts)
+
+
+class EdgeBlock(NamedTuple):
+    """All edges of some of n relations, which are consecutive."""
+
+    some: slice
+    rows: Tensor  # (edges,) of which of them each is
+    heads: Tensor  # (edges,)
+    tails: Tensor  # (edges,)
+
+
+class StoredEdges(Kept):
+    """In the order of their relations: whatever n sets lead to by a relation each is a sparse product."""
+
+    def __init__(self, edges: Edges) -> None:
+        super().__init__()
+        heads, relations = edges.heads_and_relations()
+        order = np.argsort(relations, kind="stable")
+        self.keep("heads", heads[order])
+        self.keep("tails", edges.tails[order])
+        self.keep("starts", np.searchsorted(relations[order], np.arange(edges.relations + 1)))
+
+    heads: Tensor
+    tails: Tensor
+    starts: Tensor  # (relations + 1,)
+
+    def of(self, relations: Tensor) -> Iterator[EdgeBlock]:
+        """The edges of relations (n,), so many at once that they fit into memory."""
+        first = self.starts[relations]
+        counts = self.starts[relations + 1] - first
+        for some in blocks_of(counts.cpu().numpy(), _EDGES["cuda" if counts.is_cuda else "cpu"]):
+            rows, within = laid_out(counts[some])
+            edges = first[some][rows] + within
+            yield EdgeBlock(some, rows, self.heads[edges], self.tails[edges])

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["FALSE", "NORMS", "LinkTruth", "Norm", "NormName", "link_truths", "negated"]
+__all__ = ["FALSE", "NORMS", "LinkTruth", "Norm", "NormName", "highest_at", "link_truths", "negated"]
 
 NormName: TypeAlias = Literal["product", "godel", "lukasiewicz"]
 LinkTruth: TypeAlias = Literal["sigmoid", "softmax", "min-max"]
@@ -41,10 +41,18 @@ class Norm(NamedTuple):
     any_of: Callable[[Tensor], Tensor]
     """⊥ of all rows (k, …): (…). That of the product takes few steps, since rows may be many; truths that float32 could
     not tell from certain ones are certain to it."""
+    any_at: Callable[[Tensor, Tensor, int], Tensor]
+    """⊥ of those of some truths (m,) that have the same of so many places, (m,): one for every place, FALSE where there
+    are none. Sums are taken in float64, where it hardly shows in which order a GPU adds."""
 
 
-def negated(x: Tensor) -> Tensor:
-    """log(1 − eˣ), by whichever of two forms is exact: the one for certain truths, the other for unlikely ones."""
+def negated(x: Tensor, scale: float = 1.0) -> Tensor:
+    """The logarithm of max(0, 1 − s eˣ), s the scale.
+
+    By whichever of two forms is exact: the one for certain truths, the other for unlikely ones.
+    """
+    if scale != 1:
+        x = (x + math.log(scale)).clamp(max=0)
     certain = (-torch.expm1(x.clamp(_HALF, -torch.finfo(x.dtype).tiny))).log()
     return torch.where(x > _HALF, certain, torch.log1p(-x.clamp(max=_HALF).exp()))
 
@@ -55,18 +63,46 @@ def _lukasiewicz_both(x: Tensor, y: Tensor) -> Tensor:
     return torch.where(below_one > smallest, torch.log1p(below_one.clamp(min=smallest)), FALSE)
 
 
+def highest_at(x: Tensor, places: Tensor, size: int) -> Tensor:
+    """The highest of those of x (m,) that have the same of so many places (m,); FALSE where there are none."""
+    return x.new_full((size,), FALSE).scatter_reduce(0, places, x, "amax")
+
+
+def _product_either(x: Tensor, y: Tensor) -> Tensor:
+    """With the truer one first: what is certain stays so, whatever is added to it."""
+    high, low = torch.maximum(x, y), torch.minimum(x, y)
+    return torch.logaddexp(high, low + negated(high)).clamp(max=0)
+
+
+def _product_any_at(x: Tensor, places: Tensor, size: int) -> Tensor:
+    """The logarithm of 1 − Π (1 − a); where all are so small that this is 0, of the highest."""
+    rest = x.double().exp().neg_().log1p_()
+    total = rest.new_zeros(size).index_add_(0, places, rest)
+    return torch.where(total < 0, negated(total).to(x.dtype), highest_at(x, places, size))
+
+
+def _lukasiewicz_any_at(x: Tensor, places: Tensor, size: int) -> Tensor:
+    """The logarithm of min(1, Σ a), each a in relation to the highest."""
+    highest = highest_at(x, places, size)
+    each = (x - highest[places]).double().exp()
+    total = each.new_zeros(size).index_add_(0, places, each)
+    return (highest + total.clamp(min=1).log().to(x.dtype)).clamp(max=0)
+
+
 NORMS: Mapping[NormName, Norm] = MappingProxyType(
     {
         "product": Norm(
             torch.add,
-            lambda x, y: torch.logaddexp(x, y + negated(x)).clamp(max=0),
+            _product_either,
             lambda x: negated(x.exp().neg_().log1p_().sum(0)),
+            _product_any_at,
         ),
-        "godel": Norm(torch.minimum, torch.maximum, lambda x: x.amax(0)),
+        "godel": Norm(torch.minimum, torch.maximum, lambda x: x.amax(0), highest_at),
         "lukasiewicz": Norm(
             _lukasiewicz_both,
             lambda x, y: torch.logaddexp(x, y).clamp(max=0),
             lambda x: x.logsumexp(0).clamp(max=0),
+            _lukasiewicz_any_at,
         ),
     }
 )
