@@ -332,7 +332,8 @@ def test_the_search_is_the_best_of_those_that_are_compared(most: int) -> None:
     told: list[int] = []
     chosen, compared = fit_search(tree, batch, labels, effort, progress=told.append)
     assert sum(told) == queries_asked(batch, effort) - sum(min(len(ids), 7) for ids in batch.values())
-    assert (tree.settings.sharpness, tree.settings.several, tree.settings.walks) == chosen
+    own = tree.settings
+    assert (own.sharpness, own.several, own.walks, own.neg_scale) == chosen
 
     def mrr(search: Search, first: int) -> float:
         tree.settings = replace(tree.settings, **search._asdict())
@@ -346,6 +347,8 @@ def test_the_search_is_the_best_of_those_that_are_compared(most: int) -> None:
     expected = {search: mrr(search, 9) for search in searches}
     best = max(expected, key=lambda search: expected[search])
     expected |= {search: mrr(search, 9) for search in (best._replace(walks=share) for share in (0.03, 0.1, 0.25, 0.5))}
+    best = max(expected, key=lambda search: expected[search])
+    expected[best._replace(neg_scale=3.0)] = mrr(best._replace(neg_scale=3.0), 9)
     assert compared == expected
     assert compared[chosen] == max(compared.values())
     assert len(set(compared.values())) > 1

@@ -150,7 +150,12 @@ def open_run(folder: Path, wanted: str | None = None) -> Run:
             raise RunError(f"{path} is in format {quoted(document['format'])}, this version reads {_FORMAT}; join anew")
         weights = tuple(tuple(map(float, row)) for row in document["weights"])
         settled = document["search"]
-        search = Search(float(settled["sharpness"]), settled["several"], float(settled["walks"]))
+        search = Search(
+            float(settled["sharpness"]),
+            settled["several"],
+            float(settled["walks"]),
+            float(settled.get("neg_scale", 1.0)),  # which earlier versions did not have
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise RunError(f"{path} cannot be read ({quoted(error)}); restore it, or join the parts again") from error
     if [len(row) for row in weights] != [len(FEATURES)] * FAMILIES or not all(map(isfinite, chain(*weights))):

@@ -62,6 +62,7 @@ _SHARES = (0.0, 0.125, 0.25, 0.5, 1.0)
 
 _SHARPNESS = (0.5, 0.65, 0.8, 1.0, 1.4, 2.0)
 _WALKS = (0.03, 0.1, 0.25, 0.5)
+_NEG_SCALES = (3.0,)
 _LEFT = 3
 """So many values of sharpness are compared."""
 
@@ -75,6 +76,7 @@ class Search(NamedTuple):
     sharpness: float
     several: Way
     walks: float = 0.0
+    neg_scale: float = 1.0
 
     @property
     def settings(self) -> list[str]:
@@ -101,7 +103,7 @@ class Effort(NamedTuple):
     @staticmethod
     def within(searches: float) -> Effort:
         """What takes as long as so many searches for one query of each shape, but no less than a few of them."""
-        passes = len(_SHARPNESS) + 2 * (len(WAYS) * _LEFT + len(_WALKS)) + 6 * _SEARCHES_PER_WEIGHED
+        passes = len(_SHARPNESS) + 2 * (len(WAYS) * _LEFT + len(_WALKS) + len(_NEG_SCALES)) + 6 * _SEARCHES_PER_WEIGHED
         tried = max(int(searches / passes), _FEWEST)
         return Effort(*map(min, (tried, 2 * tried, 6 * tried), _ON_A_GPU))
 
@@ -143,7 +145,7 @@ def queries_asked(batch: Batch, effort: Effort) -> int:
     return sum(
         min(len(ids), effort.weighed)
         + len(_SHARPNESS) * min(len(ids), effort.tried)
-        + (again * _LEFT + len(_WALKS)) * min(len(ids), effort.deciding)
+        + (again * _LEFT + len(_WALKS) + len(_NEG_SCALES)) * min(len(ids), effort.deciding)
         for ids in batch.values()
     )
 
@@ -186,6 +188,8 @@ def fit_search(
             found[search] = mrr(search, more)
     best = max(found, key=lambda search: found[search])
     found |= {search: mrr(search, more) for search in (best._replace(walks=share) for share in _WALKS)}
+    best = max(found, key=lambda search: found[search])
+    found |= {search: mrr(search, more) for search in (best._replace(neg_scale=scale) for scale in _NEG_SCALES)}
     chosen = max(found, key=lambda search: found[search])
     tree.settings = replace(tree.settings, **chosen._asdict())
     return chosen, found

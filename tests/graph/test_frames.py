@@ -129,6 +129,14 @@ def test_columns_that_are_not_there() -> None:
         Graph.from_networkx(networkx_graph(), "kind")
 
 
+def test_facts_come_back_as_a_frame() -> None:
+    graph = Graph.from_triples(FACTS, seed=3)
+    frame = graph.to_pandas()
+    assert sorted(frame.itertuples(index=False, name=None)) == DISTINCT
+    assert len(graph.to_pandas("train")) == graph.facts()["train"]
+    assert facts_of(Graph.from_pandas(frame)) == DISTINCT
+
+
 def test_a_graph_is_one_short_line() -> None:
     assert repr(Graph.from_triples([("a", "r", "b")], splits=None, name="x")) == (
         "Graph('x', 2 entities, 1 relation, 1 fact)"

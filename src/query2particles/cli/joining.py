@@ -95,9 +95,10 @@ def _print_joined(joined: Joined, fits: Mapping[int, FamilyFit], json: bool) -> 
     _print_fits(joined, fits)
     note("Queries of other kinds take the weights that suit all of these together.")
     ways = {"any": "every way to an answer", "best": "the best way to an answer"}
-    sharpness, several, walks = joined.search
-    walked = f"walks have a share of {walks:g}" if walks else "nobody walks"
-    note(f"The search: links of sharpness {sharpness:g}, {walked}; alone, {ways[several]} counts.")
+    sharpness, several, walks, neg_scale = joined.search
+    walked = f"walks have a share of {walks:g}" if walks else "without walks"
+    excluded = f"; complements count {neg_scale:g} times" if neg_scale != 1 else ""
+    note(f"The search: links of sharpness {sharpness:g}, {walked}; alone, {ways[several]} counts{excluded}.")
     note(f"Saved in {joined.folder}. Next:  q2p evaluate {joined.folder}")
 
 

@@ -162,6 +162,17 @@ class Graph:
 
         return graph_of_rdf(graph, splits=splits, seed=seed, labels=labels, name=name)
 
+    def to_pandas(self, split: Split = "test") -> Any:
+        """A data frame of the facts of a level, by name: head, relation, tail; `from_pandas` reads it."""
+        from query2particles.graph.frames import data_frame
+
+        edges = self.at(split)
+        heads, relations = edges.heads_and_relations()
+        forward = relations % 2 == 0
+        columns = ((self.entities, heads), (self.relations, relations // 2), (self.entities, edges.tails))
+        names = ([names.name(one) for one in ids[forward].tolist()] for names, ids in columns)
+        return data_frame(("head", "relation", "tail"), list(zip(*names, strict=True)))
+
     def __repr__(self) -> str:
         facts = sum(self.facts().values())
         counts = ((len(self.entities), "entity", "entities"), (len(self.relations), "relation", "relations"))

@@ -98,7 +98,7 @@ class Settings(LogicSettings):
     sharpness: float = 0.8
     """α: how much a difference of scores counts."""
     walks: float = 0.0
-    """ω: how much of what walks come to is theirs to say; 0: nobody walks."""
+    """ω: how much of what walks come to is theirs to say; 0: no walks."""
     several: Way = "best"
     """Where several entities u lead to v: v is as true as the best one makes it, x₁(u) ⊤ p(u, r, v), or as any of them
     does, by the co-norm ⊥ of all: two ways to an answer then make it likelier than one."""
