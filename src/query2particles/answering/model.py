@@ -102,6 +102,7 @@ class Model:
 
     def __init__(self, reasoner: Reasoner, run: Run, device: str = "cpu", temporary: Path | None = None) -> None:
         self.graph, self.run, self.reasoner, self.device = reasoner.graph, run, reasoner, device
+        self._temporary = temporary is not None
         self._forget: Callable[[], object] = lambda: None
         if temporary is not None:  # a run that is not saved goes with the model
             self._forget = weakref.finalize(self, shutil.rmtree, temporary, ignore_errors=True)
@@ -116,7 +117,8 @@ class Model:
         return self.run.config.method
 
     def __repr__(self) -> str:
-        return f"Model({self.method} of {self.graph.name!r}, in {str(self.folder)!r})"
+        place = "not saved" if self._temporary else f"in {str(self.folder)!r}"
+        return f"Model({self.method} of {self.graph.name!r}, {place})"
 
     def ask(
         self,
@@ -220,6 +222,7 @@ class Model:
         with new_folder(target, replaces=lambda _: False) as partial:
             shutil.copytree(self.folder, partial, dirs_exist_ok=True, ignore=unfinished)
         self.run = self.reasoner.run = open_run(target)
+        self._temporary = False
         self._forget()
 
 
