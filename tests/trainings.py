@@ -29,7 +29,7 @@ def tiny(method: str, *settings: str, name: str = "small") -> Config:
 
 def fewer_questions(patch: pytest.MonkeyPatch) -> None:
     """Calibrations ask as few questions as still tell something, and take seconds."""
-    patch.setattr("query2particles.calibration.questions_for", lambda *_: {"one_hop": 1500, "longer": 60})
+    patch.setattr("query2particles.training.fit.questions_for", lambda *_: {"one_hop": 1500, "longer": 60})
 
 
 def contents(folder: Path) -> dict[str, Any]:

@@ -50,6 +50,9 @@ CALIBRATION, RELIABILITY = "calibration.json", "calibration.png"
 JOINED = "joined.json"
 """In its place where the folder is one of runs that answer together (`joined`)."""
 
+_PARTS = ("vectors", "links")
+"""The folders in which a joined run has its parts."""
+
 GRAPH = "graph"
 """The folder of a graph that has no other place, in the run folder."""
 
@@ -68,7 +71,7 @@ def is_run_folder(path: Path) -> bool:
 
 def was_begun(path: Path) -> bool:
     """Whether it is a run folder, or has parts that were to be joined. Runs inside a graph's folder make it none."""
-    has_parts = any((path / part / _CONFIG).is_file() for part in ("vectors", "links"))
+    has_parts = any((path / part / _CONFIG).is_file() for part in _PARTS)
     return is_run_folder(path) or (has_parts and not is_known_folder(path))
 
 
@@ -357,9 +360,10 @@ class Run:
         """
         if self.graph_folder != ATLAS:
             here, graph = self.folder.resolve(), Path(self.graph_folder)
-            for steps, around in ((".", here), ("..", here.parent)):
-                if graph == around / GRAPH:
-                    return f"{steps}/{GRAPH}"
+            if graph == here / GRAPH:
+                return f"./{GRAPH}"
+            if here.name in _PARTS and graph == here.parent / GRAPH:
+                return f"../{GRAPH}"
         return self.graph_folder
 
     @property

@@ -69,7 +69,7 @@ def test_weights_that_come_while_it_is_fitted_have_no_calibration(run: Run, monk
         return model
 
     monkeypatch.setattr(Run, "model", loaded_before_newer_ones_came)
-    monkeypatch.setattr("query2particles.calibration.questions_for", lambda *_: {"one_hop": 100, "longer": 2})
+    monkeypatch.setattr("query2particles.training.fit.questions_for", lambda *_: {"one_hop": 100, "longer": 2})
     calibrate_run(run, run.graph(), "cpu")
     assert read_calibration(run) is None
 

@@ -67,7 +67,7 @@ def best(graph: Path, out: Path, *words: str, **changes: object) -> list[str | P
 def no_pictures() -> Iterator[None]:
     """Those of calibrations, which take longer than all the rest."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("query2particles.calibration.plot_reliability", lambda *_, **__: None)
+        patched.setattr("query2particles.training.fit.plot_reliability", lambda *_, **__: None)
         yield
 
 
@@ -430,7 +430,10 @@ def test_a_signal_while_the_parts_are_weighed_and_calibrated(
     folder = tmp_path / "run"
     for part in PARTS:
         shutil.copytree(run / part, folder / part)
-    places = {"fit_weights": "query2particles.joined.fit_weights", "calibrate": "query2particles.calibration.calibrate"}
+    places = {
+        "fit_weights": "query2particles.joined.fit_weights",
+        "calibrate": "query2particles.training.fit.fit_probabilities",
+    }
     before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
     with monkeypatch.context() as patched:
         patched.setattr(places[moment], lambda *_, **__: signal.raise_signal(number))

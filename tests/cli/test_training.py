@@ -100,7 +100,9 @@ def test_a_signal_while_probabilities_are_made(
 ) -> None:
     folder = tmp_path / "run"
     with monkeypatch.context() as patched:
-        patched.setattr("query2particles.calibration.calibrate", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+        patched.setattr(
+            "query2particles.training.fit.fit_probabilities", lambda *_, **__: signal.raise_signal(signal.SIGINT)
+        )
         with pytest.raises(Stopped):
             call("train", graph, "--method", "q2p", "--out", folder, *settings(updates=2))
     told = capsys.readouterr().err
@@ -209,7 +211,7 @@ def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         raise UsageError("not here")
 
     def begin(*options: str) -> str:
-        monkeypatch.setattr("query2particles.train.train", no_training)
+        monkeypatch.setattr("query2particles.training.fit.train", no_training)
         arguments = ["train", "atlas", "--device", "cpu", "--out", str(tmp_path / "run"), *options]
         with pytest.raises(UsageError, match="not here"):
             app(arguments, standalone_mode=False)
