@@ -346,8 +346,8 @@ def test_damaged_bytes_raise_nothing_else(tmp_path: Path) -> None:
 
 
 def test_what_is_no_graph_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "triples.tsv").write_text("a\tb\tc\n")
-    for place in (tmp_path, tmp_path / "nowhere", tmp_path / "triples.tsv"):
+    (tmp_path / "triples.doc").write_text("a\tb\tc\n")
+    for place in (tmp_path, tmp_path / "nowhere", tmp_path / "triples.doc"):
         with pytest.raises(UsageError, match="q2p graph import"):
             open_graph(place)
 

@@ -245,7 +245,7 @@ def fit(
     in a temporary one until `Model.save`. With a folder, Ctrl-C keeps what was trained, and for `best` the same call
     goes on.
     """
-    from query2particles.training.fit import device_named
+    from query2particles.training.device import device_named
 
     begin = time.perf_counter()
     opened = graph if isinstance(graph, Graph) else open_graph(graph)
@@ -301,7 +301,7 @@ def load(folder: str | Path, *, graph: str | Path | None = None, device: str = "
 
     `split` is the level of facts that count as stored: all of them, unless held-out facts are to be guessed.
     """
-    from query2particles.training.fit import device_named
+    from query2particles.training.device import device_named
 
     where = device_named(device)
     reasoner = Reasoner.open(folder, graph=None if graph is None else str(graph), device=where, split=split)

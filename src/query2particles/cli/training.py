@@ -51,7 +51,7 @@ class UnionsName(StrEnum):
 
 def device_named(name: DeviceName) -> str:
     """The device that is meant: `auto` takes the GPU where there is one."""
-    from query2particles.training.fit import device_named as named
+    from query2particles.training.device import device_named as named
 
     return named(name.value)
 

@@ -50,12 +50,9 @@ def open_graph(source: str | Path, *, splits: Splits = HELD_OUT, seed: int = 0, 
     if path.is_file() and format_of(path) is not None:
         return import_graph([path], options=ImportOptions(fractions=splits, seed=seed, labels=labels))
     if path.is_dir():
-        raise UsageError(
-            f"{source} holds no graph: neither graph.json nor train.txt with entities.tsv. "
-            "Files of triples become a graph by `q2p graph import SOURCE… --out DIR`."
-        )
-    missing = f"is a file of an unknown format; known endings are {known_formats()}" if path.exists() else _MISSING
-    raise UsageError(f"{source} {missing}")
-
-
-_MISSING = f"does not exist; name a graph folder, a benchmark folder, a file of facts or `{ATLAS}`"
+        what = "holds no graph: neither graph.json nor train.txt with entities.tsv"
+    elif path.exists():
+        what = f"is a file of an unknown format; known endings are {known_formats()}"
+    else:
+        what = f"does not exist; name a graph folder, a benchmark folder, a file of facts or `{ATLAS}`"
+    raise UsageError(f"{source} {what}. Files of triples become a graph by `q2p graph import SOURCE… --out DIR`.")

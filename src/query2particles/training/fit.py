@@ -15,8 +15,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import torch
-
 from query2particles.calibration import (
     RELIABILITY,
     Calibration,
@@ -49,7 +47,6 @@ __all__ = [
     "calibrate_run",
     "calibrate_where_possible",
     "check_minutes",
-    "device_named",
     "fit_best",
     "fit_one",
     "join_watched",
@@ -126,16 +123,6 @@ class Fit:
     @property
     def spent(self) -> float:
         return time.perf_counter() - self.begin
-
-
-def device_named(name: str) -> str:
-    """The device that is meant by auto, cpu or cuda: `auto` takes the GPU where there is one."""
-    if name not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"the device is auto, cpu or cuda, not {name!r}")
-    found = torch.cuda.is_available()
-    if name == "cuda" and not found:
-        raise UsageError("this machine has no CUDA device that torch can use; leave out --device, or say --device cpu")
-    return "cuda" if found and name != "cpu" else "cpu"
 
 
 def check_minutes(minutes: float | None, settings: Sequence[str]) -> None:
