@@ -58,8 +58,8 @@ _LOST = "lost"
 _RISING = frozenset({"facts", "score", "low score"})
 """Features of longer questions whose weights are not negative."""
 
-_DOUBT = 1.0
-"""What samples make likely is lowered by as many standard errors."""
+_DOUBT = 0.5
+"""Of longer questions there are few: what they make likely is lowered by as many standard errors."""
 
 _PENALTY = 30.0
 """Of longer questions: what single facts say is taken as it is unless many questions say otherwise."""
@@ -271,8 +271,9 @@ class _Gathered:
         halves = [samples.take(samples.question % 2 == half) for half in (0, 1)]
         if min(int(half.true.sum()) for half in halves) < _FEWEST // 2:
             return None
+        doubt = 0.0 if name == ONE_HOP else _DOUBT
         fits = [self._additive(name, half) for half in halves]
-        return _Fit.of(self._additive(name, samples), fits, samples if shown is None else shown)
+        return _Fit.of(self._additive(name, samples), fits, samples if shown is None else shown, doubt)
 
     def _additive(self, name: str, samples: Samples) -> Additive:
         if name == ONE_HOP:
@@ -297,12 +298,12 @@ class _Fit:
     halves: Sequence[Additive]
 
     @staticmethod
-    def of(whole: Additive, halves: Sequence[Additive], samples: Samples) -> _Fit:
+    def of(whole: Additive, halves: Sequence[Additive], samples: Samples, doubt: float) -> _Fit:
         """From log odds to probabilities by what the halves say of samples that they have not seen: what was learned
         by heart does not count.
         """
         found = _Fit(whole, halves)
-        knots = line_through(expit(found._log_odds(samples)), samples, _DOUBT)
+        knots = line_through(expit(found._log_odds(samples)), samples, doubt)
         return _Fit(replace(whole, knots=knots), halves)
 
     def of_unseen(self, samples: Samples) -> Floats:
