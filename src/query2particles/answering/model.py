@@ -17,7 +17,7 @@ import shutil
 import signal
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
@@ -102,8 +102,7 @@ class Model:
 
     def __init__(self, reasoner: Reasoner, run: Run, device: str = "cpu", temporary: Path | None = None) -> None:
         self.graph, self.run, self.reasoner, self.device = reasoner.graph, run, reasoner, device
-        self._temporary = temporary is not None
-        self._forget: Callable[[], object] = lambda: None
+        self._forget: weakref.finalize[..., Model] | None = None
         if temporary is not None:  # a run that is not saved goes with the model
             self._forget = weakref.finalize(self, shutil.rmtree, temporary, ignore_errors=True)
 
@@ -117,7 +116,7 @@ class Model:
         return self.run.config.method
 
     def __repr__(self) -> str:
-        place = "not saved" if self._temporary else f"in {str(self.folder)!r}"
+        place = "not saved" if self._forget is not None else f"in {str(self.folder)!r}"
         return f"Model({self.method} of {self.graph.name!r}, {place})"
 
     def ask(
@@ -222,8 +221,9 @@ class Model:
         with new_folder(target, replaces=lambda _: False) as partial:
             shutil.copytree(self.folder, partial, dirs_exist_ok=True, ignore=unfinished)
         self.run = self.reasoner.run = open_run(target)
-        self._temporary = False
-        self._forget()
+        if self._forget is not None:
+            self._forget()
+            self._forget = None
 
 
 def fit(
@@ -246,6 +246,7 @@ def fit(
     goes on.
     """
     from query2particles.training.device import device_named
+    from query2particles.training.fit import InterruptedTrainingError
 
     begin = time.perf_counter()
     opened = graph if isinstance(graph, Graph) else open_graph(graph)
@@ -255,9 +256,12 @@ def fit(
     try:
         run = _fitted(opened, method, target, minutes, preset, settings or {}, seed, where, begin, progress=progress)
         return Model(Reasoner.open(run.folder, device=where), run, where, temporary)
-    except BaseException:
+    except BaseException as error:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, InterruptedTrainingError) and error.signal == signal.SIGINT:
+            kept = str(error) if temporary is None else "training was stopped; name a folder to keep what is trained"
+            raise KeyboardInterrupt(kept) from error
         raise
 
 
@@ -276,7 +280,7 @@ def _fitted(
 ) -> Run:
     from query2particles.run import GRAPH
     from query2particles.show import listener
-    from query2particles.training.fit import BEST, SILENT, Fit, InterruptedTrainingError, fit_best, fit_one
+    from query2particles.training.fit import BEST, SILENT, Fit, fit_best, fit_one
 
     source = graph.source
     if source is None:
@@ -288,12 +292,7 @@ def _fitted(
     start = preset or ("small" if device == "cpu" else "default")
     wanted = Fit(graph, source, folder, start, own, device, minutes, begin)
     heard = listener() if progress else SILENT
-    try:
-        return fit_best(wanted, heard)[0] if method == BEST else fit_one(wanted, method, heard)
-    except InterruptedTrainingError as stop:
-        if stop.signal == signal.SIGINT:
-            raise KeyboardInterrupt(str(stop)) from stop
-        raise
+    return fit_best(wanted, heard)[0] if method == BEST else fit_one(wanted, method, heard)
 
 
 def load(folder: str | Path, *, graph: str | Path | None = None, device: str = "auto", split: Split = "test") -> Model:

@@ -122,7 +122,7 @@ def train(
     from query2particles.presets import preset as preset_named
     from query2particles.run import Run
     from query2particles.show import note, print_json, print_trained
-    from query2particles.training.fit import Fit, calibrate_where_possible, check_minutes, train_watched
+    from query2particles.training.fit import Fit, calibrate_where_possible, check_minutes, planned, train_watched
 
     begin = time.perf_counter()
     check_minutes(minutes, settings or ())
@@ -194,7 +194,8 @@ def train(
             if minutes is not None:
                 if group is not None:
                     raise UsageError("--minutes measures one process: leave it out, or start without torchrun")
-                configuration = _planned(configuration, opened, where, minutes, settings or (), begin)
+                spent, fixed = time.perf_counter() - begin, set(map(key_of, settings or ()))
+                configuration = planned(configuration, opened, where, minutes, spent, fixed, listener())
             if _led(group, partial(_goes_on, out, configuration, opened, graph)):
                 resume, settings = out, None
             else:
@@ -258,20 +259,6 @@ def _note_preset(preset: str) -> None:
 
     if preset == "small":
         note("note: on a CPU, this takes --preset small; --preset default has the sizes for a GPU")
-
-
-def _planned(
-    config: Config, graph: Graph, device: str, minutes: float, settings: Sequence[str], begin: float
-) -> Config:
-    """The configuration in a size that is trained in so many minutes since `begin`, which is said."""
-    from query2particles.config import key_of
-    from query2particles.planning import plan_part
-    from query2particles.training.fit import note_plan
-
-    spent = time.perf_counter() - begin
-    plan = plan_part(config, graph, device, minutes, spent=spent, fixed=set(map(key_of, settings)))
-    note_plan(plan, minutes, listener())
-    return plan.config
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from query2particles.graph.tables import FACT
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["data_frame", "graph_of_columns", "graph_of_networkx", "graph_of_rdf", "graph_of_triples"]
+__all__ = ["data_frame", "graph_of_columns", "graph_of_frame", "graph_of_networkx", "graph_of_rdf", "graph_of_triples"]
 
 
 class _Columns(NamedTuple):
@@ -39,7 +39,8 @@ class _Columns(NamedTuple):
         import pyarrow.compute as pc
 
         try:
-            names = pa.array(column, from_pandas=True)
+            # polars hands its columns over as Arrow's; pandas marks missing values in its own ways
+            names = column.to_arrow() if hasattr(column, "to_arrow") else pa.array(column, from_pandas=True)
         except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
             raise SourceError(self.path, None, f"the column {role} mixes kinds of values: {error}") from error
         if isinstance(names, pa.ChunkedArray):
@@ -78,7 +79,9 @@ def graph_of_columns(
 ) -> Graph:
     """The graph of three columns of names, of as many rows each; `source` is what errors call them."""
     if len({len(heads), len(relations), len(tails)}) > 1:
-        raise UsageError(f"{source}: heads, relations and tails are not as many: {len(heads)}, {len(relations)}, ...")
+        raise UsageError(
+            f"{source}: heads, relations and tails are not as many: {len(heads)}, {len(relations)}, {len(tails)}"
+        )
     if not len(heads):
         raise SourceError(source, None, "no facts in it")
     options = ImportOptions(fractions=splits, seed=seed)
@@ -87,6 +90,15 @@ def graph_of_columns(
     graph, counts = assembled(table, options, labels, labels)
     about = {"name": name or source, **counts, **({"prefixes": dict(prefixes)} if prefixes else {})}
     return Graph(graph.entities, graph.relations, graph.levels, about)
+
+
+def graph_of_frame(frame: Any, columns: Sequence[str], **how: Any) -> Graph:
+    """The graph of a pandas or polars data frame with a fact in each row; `columns` name head, relation and tail."""
+    for name in columns:
+        if name not in frame.columns:
+            raise UsageError(f"there is no column {name!r}; there are {', '.join(map(repr, frame.columns))}")
+    heads, relations, tails = (frame[name] for name in columns)
+    return graph_of_columns(heads, relations, tails, source="DataFrame", **how)
 
 
 def graph_of_triples(triples: Iterable[Sequence[Any]], *, source: str = "triples", **how: Any) -> Graph:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from query2particles.errors import GraphError, UsageError, clipped
+from query2particles.errors import GraphError, clipped
 from query2particles.files import new_folder
 from query2particles.graph.arrays import unreadable
 from query2particles.graph.edges import Edges, Ints
@@ -110,10 +110,10 @@ class Graph:
         name: str | None = None,
     ) -> Graph:
         """The graph of a pandas data frame with a fact in each row; `head`, `relation` and `tail` name its columns."""
-        from query2particles.graph.frames import graph_of_columns
+        from query2particles.graph.frames import graph_of_frame
 
-        columns = [_column(frame, one) for one in (head, relation, tail)]
-        return graph_of_columns(*columns, source="DataFrame", splits=splits, seed=seed, labels=labels, name=name)
+        columns = (head, relation, tail)
+        return graph_of_frame(frame, columns, splits=splits, seed=seed, labels=labels, name=name)
 
     @staticmethod
     def from_polars(
@@ -128,10 +128,7 @@ class Graph:
         name: str | None = None,
     ) -> Graph:
         """The same of a polars data frame."""
-        from query2particles.graph.frames import graph_of_columns
-
-        columns = [_column(frame, one).to_arrow() for one in (head, relation, tail)]
-        return graph_of_columns(*columns, source="DataFrame", splits=splits, seed=seed, labels=labels, name=name)
+        return Graph.from_pandas(frame, head, relation, tail, splits=splits, seed=seed, labels=labels, name=name)
 
     @staticmethod
     def from_networkx(
@@ -321,12 +318,6 @@ class Graph:
         if graph.facts() != facts:
             raise unreadable(folder, f"{_MANIFEST} counts other facts than there are")
         return graph
-
-
-def _column(frame: Any, name: str) -> Any:
-    if name not in frame.columns:
-        raise UsageError(f"there is no column {name!r}; there are {', '.join(map(repr, frame.columns))}")
-    return frame[name]
 
 
 def checked_about(about: object) -> dict[str, Any]:

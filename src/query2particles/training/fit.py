@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -50,7 +50,7 @@ __all__ = [
     "fit_best",
     "fit_one",
     "join_watched",
-    "note_plan",
+    "planned",
     "train_watched",
 ]
 
@@ -210,6 +210,15 @@ def calibrate_where_possible(
         listener.note(f"note: answers of this run will carry no probabilities: {error}")
 
 
+def planned(
+    config: Config, graph: Graph, device: str, minutes: float, spent: float, fixed: Collection[str], listener: Listener
+) -> Config:
+    """The settings of one method in a size that is trained in so many minutes, of which some seconds are `spent`."""
+    plan = plan_part(config, graph, device, minutes, spent=spent, fixed=fixed)
+    note_plan(plan, minutes, listener)
+    return plan.config
+
+
 def fit_one(fit: Fit, method: str, listener: Listener = SILENT) -> Run:
     """Train one method, and give its answers probabilities."""
     check_minutes(fit.minutes, fit.settings)
@@ -217,9 +226,7 @@ def fit_one(fit: Fit, method: str, listener: Listener = SILENT) -> Run:
     fixed = set(map(key_of, fit.settings))
     config = grown(config, fit.graph, fit.device, fixed)
     if fit.minutes is not None:
-        plan = plan_part(config, fit.graph, fit.device, fit.minutes, spent=fit.spent, fixed=fixed)
-        note_plan(plan, fit.minutes, listener)
-        config = plan.config
+        config = planned(config, fit.graph, fit.device, fit.minutes, fit.spent, fixed, listener)
     run = Run.create(fit.folder, config, fit.graph, fit.graph_folder)
     trained = train_watched(run, fit.graph, fit.device, listener)
     listener.trained(run, fit.graph, trained)
